@@ -125,7 +125,8 @@ func checkCompiler(ctx context.Context) Check {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		err = fmt.Errorf("no C compiler %q on the PATH, which cgo needs: install one (Debian, Ubuntu: apt-get install gcc "+
+		err = fmt.Errorf("no C compiler %q on the PATH, which cgo needs: install one (Debian, Ubuntu: apt-get install "+
+			"gcc "+
 			"libc6-dev)", name)
 		return found("C compiler", "", "", err)
 	}
@@ -226,7 +227,8 @@ func runProbe(cmd *exec.Cmd) (Probe, error) {
 	}
 	err := cmd.Wait()
 	if jsonErr := json.Unmarshal(out.Bytes(), &p); jsonErr != nil {
-		return p, fmt.Errorf("the plugin ended the process that opened it (%v): %s; set %s to another, or unset XLA_FLAGS",
+		return p, fmt.Errorf("the plugin ended the process that opened it (%v): %s; set %s to another, or unset "+
+			"XLA_FLAGS",
 			err, firstLine(noise.String()), plugin.Env)
 	}
 	return p, nil

@@ -73,7 +73,8 @@ func findRoot(dir string) (string, error) {
 		if isRoot(root) {
 			return filepath.Abs(root)
 		}
-		return "", fmt.Errorf("%s=%q holds no go.mod of %s: set it to a clone of the project", EnvRoot, root, modulePath)
+		return "", fmt.Errorf("%s=%q holds no go.mod of %s: set it to a clone of the project", EnvRoot, root,
+			modulePath)
 	}
 	return "", fmt.Errorf("%q lies in no clone of %s: change into one, or set %s to it", start, modulePath, EnvRoot)
 }

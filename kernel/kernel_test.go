@@ -61,7 +61,8 @@ func notebook(t testing.TB, cells ...string) string {
 	}
 	file := map[string]any{
 		"nbformat": 4, "nbformat_minor": 5,
-		"metadata": map[string]any{"kernelspec": map[string]any{"name": kernel.Name, "display_name": "Go", "language": "go"}},
+		"metadata": map[string]any{"kernelspec": map[string]any{"name": kernel.Name, "display_name": "Go",
+			"language": "go"}},
 	}
 	var list []cell
 	for i, source := range cells {
@@ -239,7 +240,8 @@ func TestLabAsRoot(t *testing.T) {
 			t.Fatal(err)
 		}
 		warning := lab.Warning()
-		if told := strings.Count(strings.Join(cmd.Args, " "), "--allow-root"); told != c.told || (warning != "") != c.warns {
+		if told := strings.Count(strings.Join(cmd.Args, " "),
+			"--allow-root"); told != c.told || (warning != "") != c.warns {
 			t.Errorf("with %q and root %v: %q, warning %q", c.args, root, cmd.Args, warning)
 		}
 		if c.warns && (!strings.Contains(warning, "--allow-root") || strings.Contains(warning, "\n")) {

@@ -41,10 +41,11 @@ func (k *Kernel) tools() (cache.Part, error) {
 		return cache.Part{}, err
 	}
 	return cache.Part{
-		Root:    k.Cache,
-		Name:    "tools",
-		Version: fingerprint(string(sums), moduleLine(string(main), "github.com/janpfeifer/gonb"), goVersion, completionDir),
-		Bytes:   toolsBytes,
+		Root: k.Cache,
+		Name: "tools",
+		Version: fingerprint(string(sums), moduleLine(string(main), "github.com/janpfeifer/gonb"), goVersion,
+			completionDir),
+		Bytes: toolsBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			for i, tool := range []struct{ name, module, pkg, dir string }{
 				{"gonb", ".", "github.com/janpfeifer/gonb", ""},

@@ -35,14 +35,16 @@ All settings may also come from a file of YAML or TOML (--config), or of JSON (-
 flags, in which _ may stand for -: {"model": "Llama 3 8B", "seq_parallel": true}. Flags that are given win.`,
 		Example: "  shardbook estimate --params 7.5e9 --data 64 --zero 1\n" +
 			"  shardbook estimate --model \"Llama 3 8B\" --data 8 --zero 3 --flash --seq 4096 --device \"H100 SXM\"\n" +
-			"  shardbook estimate --config config.json --tensor 8 --seq-parallel --pipe 4 --microbatches 16 --detail\n" +
+			"  shardbook estimate --config config.json --tensor 8 --seq-parallel --pipe 4 --microbatches 16 " +
+			"--detail\n" +
 			"  shardbook estimate --file run.json --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signals.allow(0) // it only computes
 			switch {
 			case cmd.Flags().Changed("devices"):
-				return fmt.Errorf("--devices is the number of XLA's devices, and none is opened: give the layout, as in --data 8 " +
+				return fmt.Errorf("--devices is the number of XLA's devices, and none is opened: give the layout, as " +
+					"in --data 8 " +
 					"--tensor 4")
 			case o.list:
 				return listModels(cmd.OutOrStdout(), o.json)
@@ -99,7 +101,8 @@ func listModels(out io.Writer, asJSON bool) error {
 		return writeJSON(out, map[string]any{"models": models})
 	}
 	for _, m := range models {
-		if _, err := fmt.Fprintf(out, "%-20s %16s parameters, %3d blocks of width %d\n", m.Name, grouped(m.Params), m.Layers,
+		if _, err := fmt.Fprintf(out, "%-20s %16s parameters, %3d blocks of width %d\n", m.Name, grouped(m.Params),
+			m.Layers,
 			m.Width); err != nil {
 			return err
 		}

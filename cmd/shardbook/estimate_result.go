@@ -103,7 +103,8 @@ func (r *estimateRequest) estimate(o estimateOptions) (*estimate, error) {
 	e.list(ledger)
 	e.fits(device, budget)
 	if auto && e.Total > budget {
-		e.RecomputeNote = fmt.Sprintf("No recomputation was found that alone makes it fit; this is with %q.", r.Recompute)
+		e.RecomputeNote = fmt.Sprintf("No recomputation was found that alone makes it fit; this is with %q.",
+			r.Recompute)
 	}
 	if e.advised = o.advise || budget > 0 && e.Total > budget; e.advised && model != nil {
 		if err := e.advise(setup, budget); err != nil {

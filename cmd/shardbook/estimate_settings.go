@@ -85,9 +85,11 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 	f.IntVar(&s.Vocab, "vocab", s.Vocab, "vocabulary size; shardbook train has 256")
 	f.BoolVar(&s.Gated, "gated", s.Gated, "gated MLP (SwiGLU)")
 	f.BoolVar(&s.Tied, "tied", s.Tied, "tie the output head to the token embedding")
-	f.StringVar((*string)(&s.Norm), "norm", string(s.Norm), fmt.Sprintf("%s (default) or %s", gpt.LayerNorm, gpt.RMSNorm))
-	f.StringVar((*string)(&s.Positions), "positions", string(s.Positions), fmt.Sprintf("%s (default) or %s", gpt.Learned,
-		gpt.Rotary))
+	f.StringVar((*string)(&s.Norm), "norm", string(s.Norm), fmt.Sprintf("%s (default) or %s", gpt.LayerNorm,
+		gpt.RMSNorm))
+	f.StringVar((*string)(&s.Positions), "positions", string(s.Positions),
+		fmt.Sprintf("%s (default) or %s", gpt.Learned,
+			gpt.Rotary))
 	f.BoolVar(&s.NoBias, "no-bias", s.NoBias, "no biases in the blocks")
 	f.StringVar((*string)(&s.Activation), "activation", string(s.Activation),
 		fmt.Sprintf("MLP activation: %s (GELU, or SiLU if gated) or %s (default the model's own)", gpt.Usual, gpt.ReLU))

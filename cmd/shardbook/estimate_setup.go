@@ -43,7 +43,8 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 	case r.Params != "":
 		for _, flag := range needModel {
 			if r.isSet(flag) {
-				return nil, 0, fmt.Errorf("--%s and --params: without a model's sizes it changes nothing that is known; "+
+				return nil, 0, fmt.Errorf("--%s and --params: without a model's sizes it changes nothing that is "+
+					"known; "+
 					"give --model, --config or --layers, or leave it out", flag)
 			}
 		}

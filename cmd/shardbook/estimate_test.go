@@ -83,7 +83,8 @@ var runs = [][]string{
 		"--context", "2", "--compare", "--bucket", "1MiB"},
 	{"--model", "OPT 1.3B", "--pipe", "6", "--offload-activations", "--offload-optimizer", "--precision", "fp16",
 		"--overhead", "500MB", "--advise"},
-	{"--layers", "4", "--d", "128", "--heads", "4", "--kv-heads", "2", "--hidden", "300", "--seq", "128", "--vocab", "256",
+	{"--layers", "4", "--d", "128", "--heads", "4", "--kv-heads", "2", "--hidden", "300", "--seq", "128", "--vocab",
+		"256",
 		"--gated", "--tied",
 		"--norm", "rmsnorm", "--positions", "rotary", "--no-bias", "--dropout", "0.1", "--clip", "1", "--precision", "fp32",
 		"--engine", "compiled"},
@@ -97,7 +98,8 @@ func TestEstimateAddsUp(t *testing.T) {
 		e := estimated(t, args...)
 		sum := func(items []estimateItem) (n int64) {
 			for _, it := range items {
-				if n += it.Bytes; it.Kind == "" || it.Name == "" || it.Formula == "" || it.Source == "" || it.Count < 1 ||
+				if n += it.Bytes; it.Kind == "" || it.Name == "" || it.Formula == "" || it.Source == "" ||
+					it.Count < 1 ||
 					it.Bytes < 1 || it.Stage != e.Items[0].Stage {
 					t.Errorf("%q: the line %+v is not whole", args, it)
 				}
@@ -113,12 +115,15 @@ func TestEstimateAddsUp(t *testing.T) {
 		most := int64(0)
 		for _, s := range e.Stages {
 			if most = max(most, s.Bytes); s.Bytes != s.Stage.Bytes() || s.Host != s.HostBytes() {
-				t.Errorf("%q: stage %d has %d and %d bytes of lines, not %d and %d", args, s.Index, s.Stage.Bytes(), s.HostBytes(),
+				t.Errorf("%q: stage %d has %d and %d bytes of lines, not %d and %d", args, s.Index, s.Stage.Bytes(),
+					s.HostBytes(),
 					s.Bytes, s.Host)
 			}
 		}
-		if s := e.Settings; most != e.Total || len(e.Stages) != s.Pipe || e.Devices != s.Data*s.Tensor*s.Context*s.Pipe {
-			t.Errorf("%q: %d stages of at most %d bytes on %d devices, total %d", args, len(e.Stages), most, e.Devices, e.Total)
+		if s := e.Settings; most != e.Total || len(e.Stages) != s.Pipe ||
+			e.Devices != s.Data*s.Tensor*s.Context*s.Pipe {
+			t.Errorf("%q: %d stages of at most %d bytes on %d devices, total %d", args, len(e.Stages), most,
+				e.Devices, e.Total)
 		}
 		if e.Model != nil && (e.Parameters != e.Model.Params().Total() || e.WorstMoment == "") {
 			t.Errorf("%q: %d parameters, most at %q", args, e.Parameters, e.WorstMoment)
@@ -289,7 +294,8 @@ func TestEstimateChoosesRecomputation(t *testing.T) {
 		{block / 2, false, func(p recompute.Policy) bool { return p == "block" }},
 	} {
 		with := func(p string) estimate {
-			return estimated(t, append(slices.Clone(args), "--memory", strconv.FormatInt(c.memory, 10), "--recompute", p)...)
+			return estimated(t, append(slices.Clone(args), "--memory", strconv.FormatInt(c.memory, 10), "--recompute",
+				p)...)
 		}
 		e := with("auto")
 		if e.Fits[0].Fits != c.fits || !c.want(e.Settings.Recompute) || (e.RecomputeNote == "") != c.fits ||
@@ -307,7 +313,8 @@ func TestEstimateChoosesRecomputation(t *testing.T) {
 func TestEstimateCombinesAdvice(t *testing.T) {
 	args := []string{"--model", "Llama 3 8B", "--data", "64", "--seq", "4096"}
 	for memory, want := range map[string]struct{ single, chain, fits bool }{
-		"40GB": {true, false, true}, "1GB": {false, true, true}, "1MB": {false, true, false}, "1TB": {false, false, false},
+		"40GB": {true, false, true}, "1GB": {false, true, true}, "1MB": {false, true, false}, "1TB": {false, false,
+			false},
 	} {
 		e := estimated(t, append(slices.Clone(args), "--memory", memory)...)
 		fits := func(c change) bool { return *c.Fits }
@@ -368,14 +375,16 @@ func TestEstimateText(t *testing.T) {
 			"Training takes 4.5e+10 FLOPs a token by the rule of 6",
 		}},
 		{[]string{"--params", "7.5e9", "--data", "64", "--zero", "1", "--units", "gib", "--memory", "32GiB"}, []string{
-			"Memory of a device in GiB (2³⁰ bytes)", "total of a device                                                       " +
+			"Memory of a device in GiB (2³⁰ bytes)", "total of a device                                               " +
+				"        " +
 				"  29.25\n",
 			"It fits: 29.25 is 91% of the memory's 32.00 GiB.",
 		}},
 		{[]string{"--params", "7.5e9", "--device", "H100 SXM"}, []string{
 			"devices: 1, the full model", "It does not fit: 120.00 is 34.10 more than H100 SXM's 85.90 GB.",
 			"For advice on what to change"}},
-		{[]string{"--model", "Llama 3 8B", "--data", "8", "--device", "h100 sxm", "--seq", "4096", "--recompute", "block",
+		{[]string{"--model", "Llama 3 8B", "--data", "8", "--device", "h100 sxm", "--seq", "4096", "--recompute",
+			"block",
 			"--flash"}, []string{
 			"Llama 3 8B, 8 030 261 248 parameters", "passes: 1 × 4096 tokens, recompute block, flash attention",
 			"more lines (--detail)",
@@ -389,7 +398,8 @@ func TestEstimateText(t *testing.T) {
 				"   15  30 to 31 ", "and 8 more, with no more than"}},
 		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "4096", "--detail",
 			"--offload-activations", "--recompute", "plan:norm1,norm2,scores,act;-"}, []string{
-			"mlp                                                2     0.00013\n    2*(h*f/t+f/t+f/t*h+h)\n    h=64, f=256, " +
+			"mlp                                                2     0.00013\n    2*(h*f/t+f/t+f/t*h+h)\n    h=64, " +
+				"f=256, " +
 				"t=1\n    one number each",
 			"(host memory)", "recompute plan:norm1,norm2,scores,act;-,"}},
 		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "256", "--recompute",
@@ -401,7 +411,8 @@ func TestEstimateText(t *testing.T) {
 			"\nDeepSpeed ",
 			"\naccelerate, on one device ", "\ncourse notes, printed total ",
 			"Korthikanti et al. 2022 does not apply: it knows to recompute"}},
-		{[]string{"--model", "GPT-3 175B", "--tensor", "8", "--pipe", "8", "--microbatches", "8", "--compare", "--activation",
+		{[]string{"--model", "GPT-3 175B", "--tensor", "8", "--pipe", "8", "--microbatches", "8", "--compare",
+			"--activation",
 			"relu"}, []string{
 			", activation relu, 1f1b", "\nKorthikanti et al. 2022                        –"}},
 		{[]string{"--model", "Llama 3 8B", "--data", "64", "--seq", "4096", "--memory", "1GB"}, []string{
@@ -410,7 +421,8 @@ func TestEstimateText(t *testing.T) {
 		{[]string{"--model", "Llama 3 8B", "--memory", "1MB", "--recompute", "auto"}, []string{
 			"the memory's 0.00 GB.\nNo recomputation was found that alone makes it fit; this is with \"block\".\n",
 			"\nTogether they do not fit either"}},
-		{[]string{"--list-models"}, []string{"GPT-2                     124 439 808 parameters,  12 blocks of width 768\n",
+		{[]string{"--list-models"}, []string{"GPT-2                     124 439 808 parameters,  12 blocks of width " +
+			"768\n",
 			"Llama 3.1 405B "}},
 	} {
 		text := printed(t, c.args...)
@@ -519,8 +531,10 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--params", "1e9", "--optimizer", "adafactor"}, []string{"shapes", "give a model"}},
 		{[]string{"--params", "1e9", "--recompute", "auto", "--memory", "1GB"}, []string{"--recompute and --params"}},
 		{[]string{"--model", "GPT-2", "--recompute", "auto"}, []string{"--recompute=auto", "--device or --memory"}},
-		{[]string{"--model", "GPT-2", "--recompute", "auto", "--memory", "1GB", "--tensor", "5"}, []string{"Tensor is 5"}},
-		{[]string{"--layers", "1", "--d", "60", "--heads", "6", "--kv-heads", "3", "--seq", "8", "--vocab", "16", "--tensor",
+		{[]string{"--model", "GPT-2", "--recompute", "auto", "--memory", "1GB", "--tensor", "5"},
+			[]string{"Tensor is 5"}},
+		{[]string{"--layers", "1", "--d", "60", "--heads", "6", "--kv-heads", "3", "--seq", "8", "--vocab", "16",
+			"--tensor",
 			"2"}, []string{"Tensor is 2", "3 key and value heads"}},
 		{[]string{"--model", "GPT-2", "--tokens", "some"}, []string{"--tokens=some"}},
 		{[]string{"--model", "GPT-2", "--units", "MB"}, []string{"--units=MB"}},
@@ -532,7 +546,8 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--file", file("typo", `{"layer": 2}`)}, []string{"--file", "typo", `"layer"`}},
 		{[]string{"--file", file("type", `{"layers": "two"}`)}, []string{"--file", "type:1",
 			`layers is "two": want a whole number`}},
-		{[]string{"--file", file("list", `{"params": [1]}`)}, []string{"--file", "list:1", "params has no single value"}},
+		{[]string{"--file", file("list", `{"params": [1]}`)},
+			[]string{"--file", "list:1", "params has no single value"}},
 		{[]string{"--file", file("two", `{"params": 1} {}`)}, []string{"--file", "two"}},
 		{[]string{"--file", file("value", `{"params": 1.5}`)}, []string{"value:1: --params=1.5"}},
 		{[]string{"--file", file("long", strings.Repeat(" ", 1<<20)+"{}")}, []string{"--file", "long", "bytes"}},

@@ -93,7 +93,8 @@ func (w *estimateText) passes() []string {
 	for _, option := range []struct {
 		name string
 		on   bool
-	}{{"activation " + string(s.Activation), s.Activation != ""}, {"flash attention", s.Flash}, {"dropout", s.Dropout > 0},
+	}{{"activation " + string(s.Activation), s.Activation != ""}, {"flash attention", s.Flash}, {"dropout",
+		s.Dropout > 0},
 		{"sequence parallelism", s.SeqParallel}, {s.Schedule, s.Pipe > 1},
 		{"optimizer offloaded", s.OffloadOptimizer}, {"activations offloaded", s.OffloadActivations},
 		{s.Engine, s.Engine != "planned"}} {
@@ -122,7 +123,8 @@ func (w *estimateText) bars() {
 	}
 	for _, kind := range memest.Kinds() {
 		if n := w.of(kind); n > 0 {
-			w.line("%-14s %s %9s %4.0f%%", kind, bar(float64(n)/float64(most), 48), w.size(n), 100*float64(n)/float64(w.Total))
+			w.line("%-14s %s %9s %4.0f%%", kind, bar(float64(n)/float64(most), 48), w.size(n),
+				100*float64(n)/float64(w.Total))
 		}
 	}
 	w.line("")

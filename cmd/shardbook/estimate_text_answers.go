@@ -13,7 +13,8 @@ func (w *estimateText) memory() {
 		f := w.Fits[0]
 		name := cmp.Or(f.Device, "the memory")
 		if f.Fits {
-			w.line("\nIt fits: %s is %.0f%% of %s's %s %s.", w.size(w.Total), 100*float64(w.Total)/float64(f.Bytes), name,
+			w.line("\nIt fits: %s is %.0f%% of %s's %s %s.", w.size(w.Total), 100*float64(w.Total)/float64(f.Bytes),
+				name,
 				w.size(f.Bytes), w.unit.name)
 		} else {
 			w.line("\nIt does not fit: %s is %s more than %s's %s %s.", w.size(w.Total), w.size(w.Total-f.Bytes), name,
@@ -100,7 +101,8 @@ func (w *estimateText) conventions() {
 		for _, it := range items {
 			switch {
 			case it.Host:
-			case slices.Contains([]memest.Kind{memest.Parameters, memest.Master, memest.Gradients, memest.Optimizer}, it.Kind):
+			case slices.Contains([]memest.Kind{memest.Parameters, memest.Master, memest.Gradients, memest.Optimizer},
+				it.Kind):
 				states += it.Bytes
 			case it.Kind == memest.Activations || it.Kind == memest.Logits:
 				activations += it.Bytes

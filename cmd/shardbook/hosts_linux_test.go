@@ -54,13 +54,15 @@ func TestTrainOnUnlikeHosts(t *testing.T) {
 		name, harm string   // what the shell does on the last host before it starts the program
 		want       []string // in the one error
 	}{
-		{"no plugin", "export SHARDBOOK_PLUGIN=/no/such/plugin.so", []string{"rank 2 on " + last, "/no/such/plugin.so"}},
+		{"no plugin", "export SHARDBOOK_PLUGIN=/no/such/plugin.so",
+			[]string{"rank 2 on " + last, "/no/such/plugin.so"}},
 		{"a folder of its own", "exec unshare --mount sh -c 'mount -t tmpfs none " + folder +
 			` && exec "$0" "$@"' $program "$@"`,
 			[]string{"rank 2 on " + last, folder + " is not the folder of rank 0", "all hosts share"}},
 	} {
 		wrapper := filepath.Join(t.TempDir(), "wrapper")
-		script := fmt.Sprintf("#!/bin/sh\nprogram=%s\nif [ $(hostname) = %s ]; then %s; fi\nexec $program \"$@\"\n", program,
+		script := fmt.Sprintf("#!/bin/sh\nprogram=%s\nif [ $(hostname) = %s ]; then %s; fi\nexec $program \"$@\"\n",
+			program,
 			last, c.harm)
 		if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
 			t.Fatal(err)
@@ -127,12 +129,15 @@ func TestLaunchLosesHost(t *testing.T) {
 	h.Cut(2)
 	status := run.status()
 	starts := run.lines(`^launch: start \d+: `)
-	second := regexp.MustCompile(fmt.Sprintf(`^launch: start 2: hosts %s:1,%s:1, ranks 2, from step [1-9]`, on[0], on[1]))
+	second := regexp.MustCompile(fmt.Sprintf(`^launch: start 2: hosts %s:1,%s:1, ranks 2, from step [1-9]`, on[0],
+		on[1]))
 	if status != 0 || len(starts) != 2 || !second.MatchString(starts[1]) {
-		t.Errorf("status %d, starts %q, want status 0 and a second start on two hosts:\n%s", status, starts, run.output())
+		t.Errorf("status %d, starts %q, want status 0 and a second start on two hosts:\n%s", status, starts,
+			run.output())
 	}
-	for _, says := range []string{"lost communication with a remote daemon", "node +" + on[2], "^launch: host " + on[2] +
-		" is left out: "} {
+	for _, says := range []string{"lost communication with a remote daemon", "node +" + on[2],
+		"^launch: host " + on[2] +
+			" is left out: "} {
 		if len(run.lines(says)) == 0 {
 			t.Errorf("no line says %q:\n%s", says, run.output())
 		}

@@ -52,6 +52,7 @@ they save and end.
 The exit status is 0 when the job is done; 75 where it could be continued later, with the same command:
 interrupted, too few hosts, or too many restarts; and otherwise the job's own, 1 for wrong use.`,
 		Example: "  shardbook launch --hostfile hosts --interface 10.0.0.0/24 --checkpoint run -- --zero 3 --batch 12 " +
+			"" +
 			"--steps 1000\n" +
 			"  shardbook launch --host a:2,b:2 --min-hosts 2 --checkpoint run -- --pipe 2 --batch 16 --log log\n" +
 			"  shardbook launch --slots 4 --checkpoint run -- --data 4 --sync overlap\n" +
@@ -85,7 +86,8 @@ interrupted, too few hosts, or too many restarts; and otherwise the job's own, 1
 	f.IntVar(&o.minHosts, "min-hosts", 1, "hosts without which the job is not started")
 	f.IntVar(&o.restarts, "restarts", 3, "how often to start again with no new checkpoint in between")
 	f.DurationVar(&o.probe, "probe", 5*time.Second, "time that a host has to answer before a start")
-	f.DurationVar(&o.grace, "grace", 30*time.Second, "time for a job to end, and for a silent host, before all is killed")
+	f.DurationVar(&o.grace, "grace", 30*time.Second, "time for a job to end, and for a silent host, before all is "+
+		"killed")
 	flags.Folder(f, "checkpoint")
 	flags.Least(f, "1", "slots", "min-hosts")
 	flags.Least(f, "0", "restarts")
@@ -102,11 +104,13 @@ func (o *launchOptions) validate(cmd *cobra.Command, args []string) error {
 	case changed("devices"):
 		return errors.New("--devices is for one process, and ranks have as many as they need: leave it out")
 	case o.checkpoint == "":
-		return errors.New("a job cannot be restarted without checkpoints: give --checkpoint DIR, a folder that all hosts see")
+		return errors.New("a job cannot be restarted without checkpoints: give --checkpoint DIR, a folder that all " +
+			"hosts see")
 	case o.hostfile != "" && o.list != "":
 		return errors.New("--hostfile and --host both say the hosts: leave one of them out")
 	case changed("slots") && (o.hostfile != "" || o.list != "" || o.discover != ""):
-		return fmt.Errorf("--slots=%d is for this machine alone: with hosts, give each its own, as a:2 or slots=2", o.slots)
+		return fmt.Errorf("--slots=%d is for this machine alone: with hosts, give each its own, as a:2 or slots=2",
+			o.slots)
 	case os.Geteuid() == 0 && !asRoot():
 		return errors.New("mpirun does not run as root: be another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and " +
 			"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")
@@ -158,7 +162,8 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 					return nil, err
 				}
 				if moved != "" {
-					say(stderr, "--log has the steps of a run that saved nothing in "+o.checkpoint+": they are in "+moved+" now")
+					say(stderr, "--log has the steps of a run that saved nothing in "+o.checkpoint+": they are in "+
+						""+moved+" now")
 				}
 			}
 			train, err := job.start(ranks, from)

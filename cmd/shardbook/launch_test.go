@@ -195,7 +195,8 @@ exit 1
 			t.Fatal(err)
 		}
 	}
-	out, stderr, status := shardbook(t, append(standIn(t, text), "XLA_FLAGS=", "SHARDBOOK_X=1"), "launch", "--slots", "3",
+	out, stderr, status := shardbook(t, append(standIn(t, text), "XLA_FLAGS=", "SHARDBOOK_X=1"), "launch", "--slots",
+		"3",
 		"--checkpoint", folder,
 		"--mpirun-arg", "--tag-output", "--restarts", "2", "--", "--batch", "4", "--log", log)
 	data, err := os.ReadFile(lines)
@@ -213,7 +214,8 @@ exit 1
 	train := fmt.Sprintf(" --tag-output %s train --batch 4 --log %s --engine mpi --checkpoint %s --data 2", self, log,
 		folder)
 	for i, end := range []string{train, train, train + " --resume"} {
-		if line := said[2*i]; !strings.HasPrefix(line, "mpirun -n 2 --host localhost:3 ") || !strings.HasSuffix(line, end) ||
+		if line := said[2*i]; !strings.HasPrefix(line, "mpirun -n 2 --host localhost:3 ") || !strings.HasSuffix(line,
+			end) ||
 			!strings.Contains(line, " -x SHARDBOOK_X") || !strings.Contains(line, " -x XLA_FLAGS") {
 			t.Errorf("start %d: %q, want its end to be %q", i+1, line, end)
 		}
@@ -269,10 +271,12 @@ func TestLaunchStatus(t *testing.T) {
 		{"exit 0", "--host no-host --agent false", 75, "0 of 1 hosts answer"},
 		{"exit 0", "--discover /bin/true", 75, "0 of 0 hosts answer"},
 	} {
-		args := append([]string{"launch", "--checkpoint", filepath.Join(t.TempDir(), "run")}, strings.Fields(test.flags)...)
+		args := append([]string{"launch", "--checkpoint", filepath.Join(t.TempDir(), "run")},
+			strings.Fields(test.flags)...)
 		_, stderr, status := shardbook(t, standIn(t, test.mpirun+"\n"), args...)
 		if status != test.want || !strings.Contains(stderr, test.says) || strings.Count(stderr, "shardbook:") != 1 {
-			t.Errorf("mpirun: %s, %s: status %d, want %d and one error with %q: %s", test.mpirun, test.flags, status, test.want,
+			t.Errorf("mpirun: %s, %s: status %d, want %d and one error with %q: %s", test.mpirun, test.flags, status,
+				test.want,
 				test.says, stderr)
 		}
 	}

@@ -61,10 +61,13 @@ func newCommand() *cobra.Command {
 		},
 	}
 	f := root.PersistentFlags()
-	f.StringVar(&s.cache, "cache", "", "cache folder (default $"+cache.EnvDir+", or shardbook in the user's cache folder)")
-	f.StringVar(&s.plugin, "plugin", "", "PJRT plugin: cpu, cuda, go-xla or a path (default $"+plugin.Env+", or the best)")
+	f.StringVar(&s.cache, "cache", "", "cache folder (default $"+cache.EnvDir+", or shardbook in the user's cache "+
+		"folder)")
+	f.StringVar(&s.plugin, "plugin", "", "PJRT plugin: cpu, cuda, go-xla or a path (default $"+plugin.Env+", or the "+
+		"best)")
 	f.IntVar(&s.devices, "devices", 0,
-		fmt.Sprintf("devices, where a program does not choose (default $%s, or %d on CPU)", xla.EnvDevices, xla.DefaultDevices))
+		fmt.Sprintf("devices, where a program does not choose (default $%s, or %d on CPU)", xla.EnvDevices,
+			xla.DefaultDevices))
 	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
 		trainCommand(), launchCommand(), estimateCommand(), scheduleCommand())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return mpijob.NewEarly(err) })

@@ -224,7 +224,8 @@ func halfInstalled(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
 	_, checks, _ := diagnose(t, nil, "--plugin", "/no/such/plugin.so", "--cache", root)
-	if err := os.MkdirAll(filepath.Join(root, "python", checks["installed python"].Version+"-1234"), 0o755); err != nil {
+	if err := os.MkdirAll(filepath.Join(root, "python", checks["installed python"].Version+"-1234"),
+		0o755); err != nil {
 		t.Fatal(err)
 	}
 	return root

@@ -124,7 +124,8 @@ func paramEnv(notebooks, settings []string) ([]string, error) {
 	for name := range params {
 		if !slices.Contains(read, name) {
 			slices.Sort(read)
-			return nil, fmt.Errorf("--set %s: no cell reads a parameter of that name; there are %q", name, slices.Compact(read))
+			return nil, fmt.Errorf("--set %s: no cell reads a parameter of that name; there are %q", name,
+				slices.Compact(read))
 		}
 	}
 	value, err := notebook.EncodeParams(params)

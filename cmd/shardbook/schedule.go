@@ -44,8 +44,10 @@ backward pass for the inputs and for the weights, B both together (default I+W),
 between devices. It also says how much memory a micro-batch takes: A saved activations, of which the share K is
 left between I and W. A value for each part is written F=1:2:1:1.`,
 		Example: "  shardbook schedule --kind 1f1b --stages 4 --microbatches 8\n" +
-			"  shardbook schedule --kind interleaved --stages 4 --microbatches 8 --chunks 2 --cost F=1,B=2,link=0.1 --json\n" +
-			"  shardbook schedule --kind search --stages 4 --microbatches 8 --cost F=1:2:1:1,I=1:2:1:1,W=1 --memory 3\n" +
+			"  shardbook schedule --kind interleaved --stages 4 --microbatches 8 --chunks 2 --cost F=1,B=2,link=0.1 " +
+			"--json\n" +
+			"  shardbook schedule --kind search --stages 4 --microbatches 8 --cost F=1:2:1:1,I=1:2:1:1,W=1 --memory " +
+			"3\n" +
 			"  shardbook schedule --kind zb-h1 --csv schedule.csv --trace schedule.json --chart schedule.html\n" +
 			"  shardbook schedule --read schedule.csv",
 		Args: cobra.NoArgs,
@@ -91,7 +93,8 @@ left between I and W. A value for each part is written F=1:2:1:1.`,
 	f.IntVar(&o.microbatches, "microbatches", 8, "micro-batches per step")
 	f.IntVar(&o.chunks, "chunks", 0, "stages per device, of interleaved kinds (default 2; search: 1)")
 	f.StringVar(&o.cost, "cost", "", "how long passes take (default F=1,I=1,W=1,B=2,U=0,link=0,A=1,K=1)")
-	f.Float64Var(&o.memory, "memory", 0, "most micro-batches that a device may save, for --kind search (default no limit)")
+	f.Float64Var(&o.memory, "memory", 0, "most micro-batches that a device may save, for --kind search (default no "+
+		"limit)")
 	f.StringVar(&o.read, "read", "", "read the schedule from a file of CSV or of this project's text, or from -")
 	flags.Choices(f, "kind", scheduleKinds()...)
 	flags.File(f, "read")
@@ -128,11 +131,13 @@ func (o *scheduleOptions) validate(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
 	switch {
 	case changed("devices"):
-		return fmt.Errorf("--devices is the number of XLA's devices, and none is opened: give the pipeline's as --stages")
+		return fmt.Errorf("--devices is the number of XLA's devices, and none is opened: give the pipeline's as " +
+			"--stages")
 	case !slices.Contains(scheduleKinds(), o.kind):
 		return fmt.Errorf("--kind=%.40s: want one of %s", o.kind, strings.Join(scheduleKinds(), ", "))
 	case changed("memory") && o.kind != kindSearch:
-		return fmt.Errorf("--memory is for --kind %s: other kinds have no choice of memory, and --kind is %s", kindSearch,
+		return fmt.Errorf("--memory is for --kind %s: other kinds have no choice of memory, and --kind is %s",
+			kindSearch,
 			o.kind)
 	case !(o.memory >= 0):
 		return fmt.Errorf("--memory=%g: give the micro-batches that a device may save, or 0 for no limit", o.memory)

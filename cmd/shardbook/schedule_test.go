@@ -125,7 +125,8 @@ func TestScheduleJSON(t *testing.T) {
 			}
 			if want := 36 * float64(total) / float64(total-idle); math.Abs(r.StepTime-want) > 1e-12*want ||
 				math.Abs(r.Bubble-float64(idle)/float64(total)) > 1e-12 {
-				t.Errorf("%q: a step of %v with bubble %v, want %v and %d/%d", args, r.StepTime, r.Bubble, want, idle, total)
+				t.Errorf("%q: a step of %v with bubble %v, want %v and %d/%d", args, r.StepTime, r.Bubble, want, idle,
+					total)
 			}
 		}
 	}
@@ -197,7 +198,8 @@ func TestScheduleFiles(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, err := runSchedule("", append(common, flag, path)...); err == nil || !strings.Contains(err.Error(), flag) ||
+		if _, err := runSchedule("", append(common, flag, path)...); err == nil || !strings.Contains(err.Error(),
+			flag) ||
 			!strings.Contains(err.Error(), "something else") {
 			t.Errorf("%s over %s: error %v", flag, path, err)
 		}
@@ -226,7 +228,8 @@ func TestSchedulePlans(t *testing.T) {
 		if err != nil || !strings.HasPrefix(want, p.Name+": ") {
 			t.Fatalf("%s as text: error %v, printed\n%s", p.Name, err, want)
 		}
-		for form, text := range map[string]string{"CSV": csv.String(), "text with a comment": "\n # by hand\n" + p.String()} {
+		for form, text := range map[string]string{"CSV": csv.String(),
+			"text with a comment": "\n # by hand\n" + p.String()} {
 			if got, err := runSchedule(text, "--read", "-"); err != nil || got != want {
 				t.Errorf("%s as %s: error %v, got\n%s\nwant\n%s", p.Name, form, err, got, want)
 			}
@@ -273,7 +276,8 @@ func TestScheduleErrors(t *testing.T) {
 		"--csv=":                                         "--csv is empty",
 		"more":                                           "more",
 	} {
-		if out, err := runSchedule("nonsense", strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) ||
+		if out, err := runSchedule("nonsense", strings.Fields(args)...); err == nil || !strings.Contains(err.Error(),
+			want) ||
 			out != "" {
 			t.Errorf("%s: printed %q, error %v, want %q", args, out, err, want)
 		}

@@ -55,7 +55,8 @@ func tellCompiling(file *os.File) {
 	for seconds := 0; seconds < 2; time.Sleep(time.Second) {
 		stacks := make([]byte, 8<<20)
 		stacks = stacks[:runtime.Stack(stacks, true)]
-		if bytes.Contains(stacks, []byte("(*training).loop(")) && bytes.Contains(stacks, []byte("PJRT_Client_Compile(")) {
+		if bytes.Contains(stacks, []byte("(*training).loop(")) && bytes.Contains(stacks,
+			[]byte("PJRT_Client_Compile(")) {
 			seconds++
 		} else {
 			seconds = 0
@@ -90,7 +91,8 @@ func TestSignalWhileCompiling(t *testing.T) {
 		}
 		defer r.Close()
 		// A ring of 256 devices is a program that takes half a minute to compile.
-		c := startCommand(t, nil, w, append(long, "--resume", "--steps", "2", "--seq-parallel", "256", "--grace", grace)...)
+		c := startCommand(t, nil, w, append(long, "--resume", "--steps", "2", "--seq-parallel", "256", "--grace",
+			grace)...)
 		if _, err := r.Read(make([]byte, 1)); err != nil {
 			<-c.ended
 			t.Fatalf("it has ended before it compiled: %v: %s", c.ProcessState, c.stderr.String())
@@ -148,11 +150,12 @@ func TestSignalWatch(t *testing.T) {
 		at     time.Duration
 		status int
 	}{
-		"grace":             {[]sent{{0, syscall.SIGTERM}}, 0, usualGrace, 143},
-		"second":            {[]sent{{0, syscall.SIGTERM}, {time.Second, syscall.SIGINT}}, 0, time.Second, 130},
-		"the same":          {[]sent{{0, syscall.SIGTERM}, {sameSignal / 2, syscall.SIGTERM}}, 0, usualGrace, 143},
-		"saving":            {[]sent{{0, syscall.SIGHUP}}, time.Minute, time.Minute, 129},
-		"second, saving":    {[]sent{{0, syscall.SIGTERM}, {time.Second, syscall.SIGTERM}}, time.Minute, time.Second, 143},
+		"grace":    {[]sent{{0, syscall.SIGTERM}}, 0, usualGrace, 143},
+		"second":   {[]sent{{0, syscall.SIGTERM}, {time.Second, syscall.SIGINT}}, 0, time.Second, 130},
+		"the same": {[]sent{{0, syscall.SIGTERM}, {sameSignal / 2, syscall.SIGTERM}}, 0, usualGrace, 143},
+		"saving":   {[]sent{{0, syscall.SIGHUP}}, time.Minute, time.Minute, 129},
+		"second, saving": {[]sent{{0, syscall.SIGTERM}, {time.Second, syscall.SIGTERM}}, time.Minute, time.Second,
+			143},
 		"from mpirun":       {[]sent{{0, syscall.SIGUSR1}, {time.Hour, syscall.SIGTERM}}, 0, time.Hour, 143},
 		"saving, no longer": {[]sent{{time.Second, syscall.SIGTERM}}, time.Second, time.Second + usualGrace, 143},
 	} {
@@ -162,7 +165,8 @@ func TestSignalWatch(t *testing.T) {
 				var message strings.Builder
 				w := newSignalWatch(&message, func(status int) {
 					if at := time.Since(begin); at != c.at || status != c.status || !killed {
-						t.Errorf("status %d after %v, others killed: %v; want status %d after %v", status, at, killed, c.status, c.at)
+						t.Errorf("status %d after %v, others killed: %v; want status %d after %v", status, at, killed,
+							c.status, c.at)
 					}
 				})
 				w.before(func() { killed = true })
@@ -183,7 +187,8 @@ func TestSignalWatch(t *testing.T) {
 					t.Errorf("the context ended after %v", at)
 				}
 				<-ended
-				if !strings.HasPrefix(message.String(), "shardbook: ended by SIG") || strings.Count(message.String(), "\n") != 1 {
+				if !strings.HasPrefix(message.String(), "shardbook: ended by SIG") || strings.Count(message.String(),
+					"\n") != 1 {
 					t.Errorf("message %q", message.String())
 				}
 			})

@@ -48,7 +48,8 @@ signal's number where it did not end within --grace after that signal; 1 anythin
 
 More: docs/train.md and docs/hosts.md.`,
 		Example: "  shardbook train --steps 200 --sample 300\n" +
-			"  shardbook train --text book.txt --gated --norm rmsnorm --positions rotary --precision bf16 --checkpoint run\n" +
+			"  shardbook train --text book.txt --gated --norm rmsnorm --positions rotary --precision bf16 " +
+			"--checkpoint run\n" +
 			"  shardbook train --resume --checkpoint run --steps 1000\n" +
 			"  shardbook train --data 2 --zero 1 --chart loss.html --tensorboard runs/first\n" +
 			"  shardbook train --layout pipe=2,data=2,tensor=2,zero=1,microbatches=4\n" +
@@ -171,10 +172,12 @@ func (o *trainOptions) ofRanks() string {
 func (o *trainOptions) suits(p job.Parallel, l parallel.Layout) error {
 	switch name := o.ofRanks(); {
 	case name != "" && p.OneProgram():
-		return fmt.Errorf("--%s: one program on all devices shows nothing of what is in it: choose --sync, one of %s", name,
+		return fmt.Errorf("--%s: one program on all devices shows nothing of what is in it: choose --sync, one of %s",
+			name,
 			p.RankWays())
 	case o.link > 0 && l.Ranks() == 1 && l.Devices() > 1:
-		return fmt.Errorf("--link is between ranks, and there is one, of %d devices: leave it out, or add --replicas or "+
+		return fmt.Errorf("--link is between ranks, and there is one, of %d devices: leave it out, or add --replicas "+
+			"or "+
 			"--pipe", l.Devices())
 	}
 	return nil
@@ -184,10 +187,12 @@ func (o *trainOptions) suits(p job.Parallel, l parallel.Layout) error {
 func (o *trainOptions) validateEngine() error {
 	switch n := mpijob.Started(); {
 	case o.engine == engineMPI && o.trace != "":
-		return fmt.Errorf("--trace and --engine=%s: processes have clocks of their own, and their spans no common time: "+
+		return fmt.Errorf("--trace and --engine=%s: processes have clocks of their own, and their spans no common "+
+			"time: "+
 			"leave one of them out", engineMPI)
 	case o.engine == engineLocal && n > 1:
-		return fmt.Errorf("--engine=%s: mpirun started %d processes, each of which would train for itself: add --engine %s",
+		return fmt.Errorf("--engine=%s: mpirun started %d processes, each of which would train for itself: add "+
+			"--engine %s",
 			o.engine, n, engineMPI)
 	}
 	return nil

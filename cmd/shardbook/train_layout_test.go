@@ -20,7 +20,8 @@ func TestTrainLayouts(t *testing.T) {
 		axes []string // of what is sent
 	}{
 		{"--pipe 2 --data 2 --tensor 2 --zero 1 --microbatches 2", []string{"data", "pipe", "tensor"}},
-		{"--pipe 0 --tensor 0 --zero 3 --data 1 --replicas 2 --seq-parallel 2 --accumulate 2", []string{"ring", "replica"}},
+		{"--pipe 0 --tensor 0 --zero 3 --data 1 --replicas 2 --seq-parallel 2 --accumulate 2",
+			[]string{"ring", "replica"}},
 		{"--pipe 2 --schedule gpipe --zero 0 --seq-parallel 0 --data 1 --tensor 2 --tensor-sequence --replicas 0 " +
 			"--recompute-stages " +
 			"--device-memory 1GB --sample 3 --temperature 0", []string{"pipe", "tensor"}},

@@ -77,7 +77,8 @@ func TestTrainByProcesses(t *testing.T) {
 		{4, "--pipe 2 --cut measured", oneDevice(t), 1e-5, []int{2, 1}},
 		{2, "--layers 2 --pipe 2 --data 2 --zero 2", deeper(t), 1e-5, nil}, // each with two devices
 	} {
-		args := slices.Concat(tiny, strings.Fields(c.flags), []string{"--steps", strconv.Itoa(len(c.want.Losses)), "--sample",
+		args := slices.Concat(tiny, strings.Fields(c.flags), []string{"--steps", strconv.Itoa(len(c.want.Losses)),
+			"--sample",
 			"3", "--temperature", "0"})
 		got := trainedByRanks(t, c.ranks, args...)
 		if !near(got.Losses, c.want.Losses, c.within) || got.Text != c.want.Text {
@@ -121,7 +122,8 @@ func TestTrainByUnlikeProcesses(t *testing.T) {
 	wrong := func(where, script string) string {
 		scripts++
 		path := filepath.Join(dir, "script"+strconv.Itoa(scripts))
-		text := fmt.Sprintf("#!/bin/sh\nprogram=%s\nif [ %s ]; then %s; fi\nexec $program \"$@\"\n", command, where, script)
+		text := fmt.Sprintf("#!/bin/sh\nprogram=%s\nif [ %s ]; then %s; fi\nexec $program \"$@\"\n", command, where,
+			script)
 		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +137,8 @@ func TestTrainByUnlikeProcesses(t *testing.T) {
 		{"another program", wrong(second, "program="+other), "", "has a program of SHA-256 "},
 		{"no plugin", wrong(second, "export SHARDBOOK_PLUGIN=/no/such/plugin.so"), "",
 			`: plugin "/no/such/plugin.so": no such file`},
-		{"another folder", wrong(second, fmt.Sprintf(`set -- "$@" --checkpoint %s/b`, dir)), "--checkpoint " + dir + "/a",
+		{"another folder", wrong(second, fmt.Sprintf(`set -- "$@" --checkpoint %s/b`, dir)),
+			"--checkpoint " + dir + "/a",
 			"give a folder that all hosts share"},
 		{"another build", wrong(second, untagged), "", "build with -tags mpi"},
 		{"all another build", wrong(all, untagged), "", "build with -tags mpi"},
@@ -145,7 +148,8 @@ func TestTrainByUnlikeProcesses(t *testing.T) {
 	} {
 		output, status := mpirun(t, 2, slices.Concat([]string{c.program}, tiny, strings.Fields(c.flags))...)
 		if said := errorLines(output); status != 1 || len(said) != 1 || !strings.Contains(said[0], c.want) {
-			t.Errorf("%s: status %d, errors %q, want status 1 and one that says %q:\n%s", c.name, status, said, c.want, output)
+			t.Errorf("%s: status %d, errors %q, want status 1 and one that says %q:\n%s", c.name, status, said,
+				c.want, output)
 		}
 	}
 }
@@ -183,7 +187,8 @@ func TestTrainProcessFails(t *testing.T) {
 		status         int
 	}
 	for _, c := range systest.OfFull(t, 1, []failure{
-		{syscall.SIGKILL, []string{"--enable-recovery"}, nil, 0}, // which has mpirun let the others run on, and be content
+		// which has mpirun let the others run on, and be content
+		{syscall.SIGKILL, []string{"--enable-recovery"}, nil, 0},
 		{syscall.SIGSTOP, nil, []string{"--pipe", "3"}, mpijob.StatusFailed},
 	}) {
 		output, _, status := running(t, c.options, c.flags, func(mpirun int) {
@@ -206,7 +211,8 @@ func TestTrainProcessFails(t *testing.T) {
 			}
 		}
 		if status != c.status || len(said) != 2 {
-			t.Errorf("%v: status %d, %d errors, want %d and one of each rank that is left:\n%s", c.signal, status, len(said),
+			t.Errorf("%v: status %d, %d errors, want %d and one of each rank that is left:\n%s", c.signal, status,
+				len(said),
 				c.status, output)
 		}
 	}

@@ -17,14 +17,16 @@ import (
 func TestTrainPipe(t *testing.T) {
 	dir := t.TempDir()
 	folder, traced, file := filepath.Join(dir, "run"), filepath.Join(dir, "trace.json"), filepath.Join(dir, "schedule")
-	hand := "# by hand\n\nschedule mine\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1\nrank 2: 2F0 2B0 2F1 " +
+	hand := "# by hand\n\nschedule mine\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1\nrank 2: 2F0 2B0 " +
+		"2F1 " +
 		"2B1 2U1\n"
 	if err := os.WriteFile(file, []byte(hand), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	resume, want := []string{"train", "--resume", "--checkpoint", folder}, oneDevice(t)
 
-	r := goesOn(t, want, 0, 1, append(slices.Clone(together), "--checkpoint", folder, "--pipe", "2", "--schedule", "ZB-H1",
+	r := goesOn(t, want, 0, 1, append(slices.Clone(together), "--checkpoint", folder, "--pipe", "2", "--schedule",
+		"ZB-H1",
 		"--cut", "1, 2")...)
 	if p := r.Pipeline; p == nil || p.Schedule != "zb-h1" || p.Ranks != 2 || p.Microbatches != 4 ||
 		!slices.Equal(p.Cut, []int{1, 2}) ||

@@ -22,7 +22,8 @@ import (
 // carryOut starts the ranks of a layout's plan: all of them, or with MPI the one of this process.
 func (r *ranks) carryOut(plan *parallel.Plan, inside bool) error {
 	l := plan.Layout()
-	o := parallel.Options{Timeout: mpijob.Patience, Trace: r.recorder, Link: r.link, Apart: l.Pipe > 1 && l.PerRank() == 1}
+	o := parallel.Options{Timeout: mpijob.Patience, Trace: r.recorder, Link: r.link,
+		Apart: l.Pipe > 1 && l.PerRank() == 1}
 	r.plan = plan
 	return r.join(1, func(ctx context.Context, _ int) (rank, error) {
 		var run train.Trainer

@@ -59,7 +59,8 @@ type around struct {
 
 // newRanks makes a runner without ranks; join adds them.
 func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, in around) *ranks {
-	r := &ranks{backend: backend, recipe: recipe, around: in, link: group.Link{Bandwidth: float64(in.bandwidth)}, lag: 1}
+	r := &ranks{backend: backend, recipe: recipe, around: in, link: group.Link{Bandwidth: float64(in.bandwidth)},
+		lag: 1}
 	r.ctx, r.fail = context.WithCancelCause(in.mpi.Context(ctx))
 	return r
 }

@@ -160,7 +160,8 @@ func TestRanksStopAndGoOn(t *testing.T) {
 		}
 		for i, rank := range r.ranks {
 			if rank.Steps() != r.Steps() || r.Steps() < 2 || len(losses) != r.Steps() {
-				t.Fatalf("%s: rank %d has made %d steps, all %d, of which %d are reported", way, i, rank.Steps(), r.Steps(),
+				t.Fatalf("%s: rank %d has made %d steps, all %d, of which %d are reported", way, i, rank.Steps(),
+					r.Steps(),
 					len(losses))
 			}
 		}
@@ -183,7 +184,8 @@ func TestRanksStopAndGoOn(t *testing.T) {
 			within = 0
 		}
 		if way != job.Async && (!near(losses, wantLosses, within) || !near(weights(t, next), want, within)) {
-			t.Errorf("%s: losses %v and weights %v, not stopped %v and %v", way, losses, weights(t, next), wantLosses, want)
+			t.Errorf("%s: losses %v and weights %v, not stopped %v and %v", way, losses, weights(t, next), wantLosses,
+				want)
 		}
 		if err := next.Close(); err != nil {
 			t.Error(way, err)

@@ -115,7 +115,8 @@ func (o trainOptions) start() (*checkpoint.Checkpoint, error) {
 	case err != nil:
 		return nil, err
 	case !o.resume:
-		return nil, fmt.Errorf("--checkpoint: there is %s already: continue it with --resume, or choose another folder", path)
+		return nil, fmt.Errorf("--checkpoint: there is %s already: continue it with --resume, or choose another "+
+			"folder", path)
 	}
 	return checkpoint.Open(path)
 }
@@ -172,7 +173,8 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		devices = layout.PerRank()
 	}
 	if given := t.options.devices; given != 0 && given != devices {
-		return fmt.Errorf("--devices=%d: the run is on %d, which the layout %v says: leave out --devices, or change the "+
+		return fmt.Errorf("--devices=%d: the run is on %d, which the layout %v says: leave out --devices, or change "+
+			"the "+
 			"layout",
 			given, devices, layout)
 	}
@@ -196,7 +198,8 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		return err
 	}
 	if from != nil && j.TextSHA != was {
-		return fmt.Errorf("--text: %s has changed since %s was saved, so that the run cannot be continued; train anew in "+
+		return fmt.Errorf("--text: %s has changed since %s was saved, so that the run cannot be continued; train anew "+
+			"in "+
 			"another folder",
 			j.Text, from.Path)
 	}
@@ -379,7 +382,8 @@ func (t *training) interrupted() error {
 	if err := t.save(); err != nil {
 		return err
 	}
-	return fmt.Errorf("interrupted after step %d, which is saved: continue with --resume --checkpoint %s", t.run.Steps(),
+	return fmt.Errorf("interrupted after step %d, which is saved: continue with --resume --checkpoint %s",
+		t.run.Steps(),
 		t.options.checkpoint)
 }
 

@@ -28,15 +28,18 @@ func TestTrainTensorSequence(t *testing.T) {
 	}{
 		// Of a block two pairs of layers, forwards and backwards, and of the two tables one each; what the pairs and the head
 		// gathered, they gather again.
-		{"--data 2 --tensor 2 --tensor-sequence", half, map[xla.CollectiveKind]int{gather: 6 + 3, scatter: 6, exchange: 1}},
+		{"--data 2 --tensor 2 --tensor-sequence", half, map[xla.CollectiveKind]int{gather: 6 + 3, scatter: 6,
+			exchange: 1}},
 		{"--tensor 1 --data 1", whole, map[xla.CollectiveKind]int{}},
-		{"--seq-parallel 2 --seq-method allgather --placement striped --data 2", whole, map[xla.CollectiveKind]int{sum: 1,
-			gather: 2, scatter: 2, exchange: 1}},
+		{"--seq-parallel 2 --seq-method allgather --placement striped --data 2", whole,
+			map[xla.CollectiveKind]int{sum: 1,
+				gather: 2, scatter: 2, exchange: 1}},
 		{"--seq-parallel 4 --seq-method Hybrid --data 1", whole, map[xla.CollectiveKind]int{sum: 1, exchange: 2 + 8,
 			permute: 1 + 3}},
 		{"--tensor 2 --sync auto", half, nil},
-		{"--tensor 2 --seq-parallel 2 --sample 3 --temperature 0", half, map[xla.CollectiveKind]int{exchange: 2, permute: 1 +
-			3}},
+		{"--tensor 2 --seq-parallel 2 --sample 3 --temperature 0", half,
+			map[xla.CollectiveKind]int{exchange: 2, permute: 1 +
+				3}},
 	} {
 		run, to := []string{"train", "--resume", "--checkpoint", folder}, i+1
 		switch i {

@@ -44,7 +44,8 @@ func unclipped(t *testing.T) trainResult {
 // deeper is oneDevice for two layers, and in 3 steps.
 func deeper(t *testing.T) trainResult {
 	t.Helper()
-	return trainedOnce(t, append(slices.Clone(together), "--layers", "2", "--steps", "3", "--sample", "3", "--temperature",
+	return trainedOnce(t, append(slices.Clone(together), "--layers", "2", "--steps", "3", "--sample", "3",
+		"--temperature",
 		"0")...)
 }
 
@@ -98,7 +99,8 @@ func trainedOnce(t *testing.T, args ...string) trainResult {
 
 // The losses are those on which PyTorch and JAX agree for the same sizes, weights and text.
 func TestTrainReference(t *testing.T) {
-	r := trained(t, "train", "--reference", "--layers", "2", "--d", "128", "--heads", "4", "--seq", "64", "--batch", "8",
+	r := trained(t, "train", "--reference", "--layers", "2", "--d", "128", "--heads", "4", "--seq", "64", "--batch",
+		"8",
 		"--steps", "4")
 	for i, want := range []float64{5.54506, 5.24437, 5.04355, 4.92261} {
 		if len(r.Losses) != 4 || math.Abs(r.Losses[i]-want) > 1e-4 {
@@ -115,7 +117,8 @@ func TestTrainReference(t *testing.T) {
 // Recomputing and FlashAttention save memory and change no loss by more than rounding; the checkpoint knows of it.
 func TestTrainSavesMemory(t *testing.T) {
 	dir := t.TempDir()
-	args := append(slices.Clone(small), "--layers", "2", "--kv-heads", "1", "--seq", "64", "--batch", "2", "--steps", "2")
+	args := append(slices.Clone(small), "--layers", "2", "--kv-heads", "1", "--seq", "64", "--batch", "2", "--steps",
+		"2")
 	want := trained(t, args...)
 	for _, way := range [][]string{{"--flash"}, {"--recompute", "block", "--checkpoint", dir}} {
 		got := trained(t, append(slices.Clone(args), way...)...)
@@ -146,8 +149,10 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := append(slices.Clone(small), "--text", text, "--batch", "2", "--seed", "3", "--dropout", "0.1", "--checkpoint")
-	cmd := exec.Command(os.Args[0], append(args, first, "--steps", "1000000", "--save-every", "7", "--log", log, "--grace",
+	args := append(slices.Clone(small), "--text", text, "--batch", "2", "--seed", "3", "--dropout", "0.1",
+		"--checkpoint")
+	cmd := exec.Command(os.Args[0], append(args, first, "--steps", "1000000", "--save-every", "7", "--log", log,
+		"--grace",
 		"1h")...)
 	cmd.Env = append(os.Environ(), envMain+"=1")
 	var noise strings.Builder
@@ -220,7 +225,8 @@ func TestTrainInterruptAndResume(t *testing.T) {
 			{[]string{"--checkpoint", first}, "continue it with --resume"},
 			{[]string{"--resume", "--checkpoint", filepath.Join(dir, "none")}, "none"},
 		} {
-			if _, err := ran(t, append([]string{"train"}, c.args...)...); err == nil || !strings.Contains(err.Error(), c.want) {
+			if _, err := ran(t, append([]string{"train"}, c.args...)...); err == nil || !strings.Contains(err.Error(),
+				c.want) {
 				t.Errorf("%q: %v, want %q", c.args, err, c.want)
 			}
 		}
@@ -264,12 +270,14 @@ func TestTrainDiverges(t *testing.T) {
 // Sparse rows with too little room make gradients NaN: the run says so, whether every step is skipped then or a loss is
 // NaN.
 func TestTrainTooLittleRoom(t *testing.T) {
-	_, skipped := ran(t, append(slices.Clone(small), "--steps", "2", "--activation", "relu", "--compress-relu", "CSR:0.01",
+	_, skipped := ran(t, append(slices.Clone(small), "--steps", "2", "--activation", "relu", "--compress-relu",
+		"CSR:0.01",
 		"--loss-scale", "dynamic")...)
 	j := job.New()
 	j.Model.CompressReLU = "csr:0.01"
 	_, diverged := (&training{job: j, began: 1}).record(metrics{Metrics: train.Metrics{Loss: math.NaN()}})
-	for want, err := range map[string]error{"all steps were skipped (2)": skipped, "step 2: the loss is NaN": diverged} {
+	for want, err := range map[string]error{"all steps were skipped (2)": skipped,
+		"step 2: the loss is NaN": diverged} {
 		if said := fmt.Sprint(err); !strings.Contains(said, want) || !strings.Contains(said,
 			"--compress-relu=csr:0.01 may have too little room") ||
 			strings.Contains(said, "--lr") {
@@ -288,7 +296,8 @@ func TestTrainCompress(t *testing.T) {
 		t.Errorf("losses %v, without compression %v", got.Losses, want.Losses)
 	}
 	resume := []string{"train", "--resume", "--checkpoint", dir}
-	if again := trained(t, append(resume, "--compress", "DENSE", "--compress-relu", "CSR:1.0")...); again.FirstStep != 4 {
+	if again := trained(t, append(resume, "--compress", "DENSE", "--compress-relu",
+		"CSR:1.0")...); again.FirstStep != 4 {
 		t.Errorf("resumed at step %d, want 4", again.FirstStep)
 	}
 	if _, err := ran(t, append(resume, "--compress-relu", "csr:0.9")...); err == nil || !strings.Contains(err.Error(),
@@ -301,7 +310,8 @@ func TestTrainCompress(t *testing.T) {
 // 65536 to a scale that float16 holds by such steps.
 func TestTrainLogsSkippedSteps(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
-	r := trained(t, append(slices.Clone(small), "--steps", "12", "--precision", "fp16", "--loss-scale", "dynamic", "--seq",
+	r := trained(t, append(slices.Clone(small), "--steps", "12", "--precision", "fp16", "--loss-scale", "dynamic",
+		"--seq",
 		"1",
 		"--batch", "1", "--clip", "1", "--log", log)...)
 	lines, err := os.ReadFile(log)

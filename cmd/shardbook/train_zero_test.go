@@ -48,7 +48,8 @@ func TestTrainZero(t *testing.T) {
 		parameters, optimizer int64
 		sent                  *traffic
 	}{
-		{p / 2, p / 2, nil}, {p / 2, p / 2, nil}, {p, p / 2, &traffic{p / 2, p / 2, p / 2}}, {p, p / 2, nil}, {p, p, nil},
+		{p / 2, p / 2, nil}, {p / 2, p / 2, nil}, {p, p / 2, &traffic{p / 2, p / 2, p / 2}}, {p, p / 2, nil}, {p, p,
+			nil},
 	} {
 		r, m := results[i], results[i].BytesPerDevice
 		if m["parameters"] != w.parameters || m["optimizer"] != w.optimizer {
@@ -59,7 +60,8 @@ func TestTrainZero(t *testing.T) {
 		}
 	}
 	// Stage 3 gathers more than once, and less than twice, what it scatters once.
-	if s := results[0].Sent; s == nil || s.Scatter != p/2 || s.Gather <= p/2 || s.Gather >= p || *s != *results[1].Sent {
+	if s := results[0].Sent; s == nil || s.Scatter != p/2 || s.Gather <= p/2 || s.Gather >= p ||
+		*s != *results[1].Sent {
 		t.Errorf("stage 3 sent %+v and %+v of %d bytes of parameters", s, results[1].Sent, p)
 	}
 	checkZeroTrace(t, traced, results[1].Trace)

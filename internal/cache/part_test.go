@@ -50,7 +50,8 @@ func TestEnsureInstallsOnce(t *testing.T) {
 func TestCutOff(t *testing.T) {
 	root := t.TempDir()
 	var abandoned string
-	cut := Part{Root: root, Name: "wheel", Version: "v1", Install: func(_ context.Context, dir string, _ Progress) error {
+	cut := Part{Root: root, Name: "wheel", Version: "v1", Install: func(_ context.Context, dir string,
+		_ Progress) error {
 		abandoned = dir
 		panic("the process is killed here")
 	}}
@@ -156,7 +157,8 @@ func TestNoSpace(t *testing.T) {
 		t.Error("installed although the space is not there")
 		return nil
 	}
-	_, err := Part{Root: t.TempDir(), Name: "giant", Version: "v1", Bytes: 1 << 60, Install: install}.Ensure(t.Context(), nil)
+	_, err := Part{Root: t.TempDir(), Name: "giant", Version: "v1", Bytes: 1 << 60,
+		Install: install}.Ensure(t.Context(), nil)
 	if !errors.Is(err, syscall.ENOSPC) || !strings.Contains(err.Error(), EnvDir) {
 		t.Errorf("error %v, want ENOSPC and what to do", err)
 	}

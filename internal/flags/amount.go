@@ -37,7 +37,8 @@ func (a Amount) Bytes(flag string, least int64) (int64, error) {
 			return n.Int64(), nil
 		}
 	}
-	return 0, fmt.Errorf("--%s=%.60s: want bytes, at least %d, as 25000000, 80GB (of 10⁹ bytes) or 80GiB (of 2³⁰)", flag,
+	return 0, fmt.Errorf("--%s=%.60s: want bytes, at least %d, as 25000000, 80GB (of 10⁹ bytes) or 80GiB (of 2³⁰)",
+		flag,
 		a, least)
 }
 

@@ -194,7 +194,8 @@ func expand(f *pflag.FlagSet, of *pflag.Flag) error {
 	for _, p := range pairs {
 		flag := f.Lookup(p.name)
 		if flag.Changed {
-			return fmt.Errorf("--%s has %s=%s, and --%[2]s is given as well: leave one of them out", of.Name, p.name, p.value)
+			return fmt.Errorf("--%s has %s=%s, and --%[2]s is given as well: leave one of them out", of.Name, p.name,
+				p.value)
 		}
 		if err := flag.Value.Set(p.value); err != nil {
 			return fmt.Errorf("--%s: %s is %.60q: %s", of.Name, p.name, p.value, wanted(flag, err))
@@ -250,7 +251,8 @@ func Print(out io.Writer, f *pflag.FlagSet) error {
 			flag.Annotations[pairsKey] != nil || isSettings(flag, text) {
 			return
 		}
-		key, value := &yaml.Node{Kind: yaml.ScalarNode, Value: flag.Name}, &yaml.Node{Kind: yaml.ScalarNode, Value: text}
+		key, value := &yaml.Node{Kind: yaml.ScalarNode, Value: flag.Name}, &yaml.Node{Kind: yaml.ScalarNode,
+			Value: text}
 		if kind := flag.Value.Type(); kind == "string" || kind == "duration" {
 			value.Tag = "!!str"
 		}

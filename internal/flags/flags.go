@@ -114,7 +114,8 @@ func Check(f *pflag.FlagSet) (err error) {
 	unset := func(flag *pflag.Flag) bool { return slices.Contains([]string{"", "0", "false"}, flag.Value.String()) }
 	f.VisitAll(func(flag *pflag.Flag) {
 		if needs := first(flag, needsKey); err == nil && needs != "" && !unset(flag) && unset(f.Lookup(needs)) {
-			err = fmt.Errorf("--%s=%s changes nothing without --%s: leave it out, or set --%[3]s", flag.Name, flag.Value, needs)
+			err = fmt.Errorf("--%s=%s changes nothing without --%s: leave it out, or set --%[3]s", flag.Name,
+				flag.Value, needs)
 		}
 	})
 	return err

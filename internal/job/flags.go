@@ -128,7 +128,8 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Servers, "servers", p.Servers, "parameter servers of --sync ps and async (default one for each rank)")
 	f.StringVar(&p.Compress, "compress-gradients", p.Compress, "compress gradients before they are sent: "+
 		"bf16|fp8|topk:SHARE|powersgd:RANK")
-	f.IntVar(&p.Replicas, "replicas", p.Replicas, "copies of the layout, between which ranks send gradients (default 1)")
+	f.IntVar(&p.Replicas, "replicas", p.Replicas, "copies of the layout, between which ranks send gradients (default "+
+		"1)")
 	f.IntVar(&p.Zero, "zero", p.Zero, "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters")
 	f.IntVar(&p.Prefetch, "prefetch", p.Prefetch, "gather parameters this many blocks before their use, with --zero 3")
 	f.IntVar(&p.Shards, "shards", p.Shards, "hybrid sharding: devices per sharded copy of the state (default all)")
@@ -164,7 +165,8 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.File, "schedule-file", p.File, "read the schedule from a file of CSV, or of this project's text")
 	f.IntVar(&p.Microbatches, "microbatches", p.Microbatches, "micro-batches per step (default at least twice --pipe)")
 	f.IntVar(&p.Chunks, "chunks", p.Chunks, "stages per rank, of interleaved schedules (default 2)")
-	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("blocks of each stage, as 3,2,1; or %s, or %s (default %[1]s)", cutEven,
+	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("blocks of each stage, as 3,2,1; or %s, or %s (default %[1]s)",
+		cutEven,
 		CutMeasured))
 	f.BoolVar(&p.RecomputeStages, "recompute-stages", p.RecomputeStages,
 		"save only the inputs of stages, and recompute the rest")
@@ -196,7 +198,8 @@ func (s *schedule) Set(value string) error {
 		*s.kind = kind
 		return nil
 	}
-	return fmt.Errorf("want one of %s for a pipeline, or of %s for the learning rate", flags.List(pipeline.Kinds(), ", "),
+	return fmt.Errorf("want one of %s for a pipeline, or of %s for the learning rate",
+		flags.List(pipeline.Kinds(), ", "),
 		strings.Join(rates, ", "))
 }
 

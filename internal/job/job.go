@@ -107,7 +107,8 @@ func (j *Job) normalize() {
 func (j *Job) Remedy(otherwise string) string {
 	for _, c := range [][2]string{{"compress-relu", j.Model.CompressReLU}, {"compress", j.Model.Compress}} {
 		if strings.HasPrefix(c[1], "csr:") && c[1] != "csr:1" {
-			return fmt.Sprintf("--%s=%s may have too little room, which makes all values NaN: raise its capacity, to 1 at most",
+			return fmt.Sprintf("--%s=%s may have too little room, which makes all values NaN: raise its capacity, to "+
+				"1 at most",
 				c[0], c[1])
 		}
 	}
@@ -119,7 +120,8 @@ func (j *Job) Corpus() (c gpt.Corpus, err error) {
 	var limit []gpt.Option
 	switch {
 	case j.TextBytes > 0 && j.Text == "reference":
-		return c, fmt.Errorf("--text-bytes=%d: the reference text is always read to its end; leave the flag out", j.TextBytes)
+		return c, fmt.Errorf("--text-bytes=%d: the reference text is always read to its end; leave the flag out",
+			j.TextBytes)
 	case j.TextBytes > 0:
 		limit = append(limit, gpt.Limit(j.TextBytes))
 	}
@@ -159,7 +161,8 @@ func (j *Job) Recipe() (train.Recipe, error) {
 	}
 	model := j.Model
 	model.Matmul = policy.Matmul
-	r := train.Recipe{Model: j.Parallel.model(model), Optimizer: optimizer, Precision: policy, Clip: j.Clip, Seed: j.Seed}
+	r := train.Recipe{Model: j.Parallel.model(model), Optimizer: optimizer, Precision: policy, Clip: j.Clip,
+		Seed: j.Seed}
 	return r, InFlags(r.Validate())
 }
 
@@ -217,7 +220,8 @@ func (j *Job) Resumed(given *pflag.FlagSet, c *checkpoint.Checkpoint) (*Job, err
 	given.Visit(func(f *pflag.Flag) {
 		flag := saved.Lookup(f.Name)
 		if err == nil && flag != nil && f.Name != "steps" && f.Value.String() != flag.Value.String() {
-			err = fmt.Errorf("--%s=%s: the run in %s has %q; leave the flag out to continue it, or train anew in another folder",
+			err = fmt.Errorf("--%s=%s: the run in %s has %q; leave the flag out to continue it, or train anew in "+
+				"another folder",
 				f.Name, f.Value, c.Path, flag.Value)
 		}
 	})

@@ -36,11 +36,13 @@ func (j *Job) Layout() (parallel.Layout, error) {
 		return parallel.Layout{}, err
 	}
 	devices := 1. // there may be more than an int holds, and more than a schedule can be made for
-	for _, n := range []int{j.Parallel.Data, j.Parallel.Pipe, j.Parallel.Tensor, j.Parallel.SeqParallel, j.Parallel.Replicas} {
+	for _, n := range []int{j.Parallel.Data, j.Parallel.Pipe, j.Parallel.Tensor, j.Parallel.SeqParallel,
+		j.Parallel.Replicas} {
 		devices *= float64(max(1, n))
 	}
 	if devices > xla.MaxDevices {
-		return parallel.Layout{}, fmt.Errorf("--data, --pipe, --tensor, --seq-parallel and --replicas multiply to %.0f devices: "+
+		return parallel.Layout{}, fmt.Errorf("--data, --pipe, --tensor, --seq-parallel and --replicas multiply to "+
+			"%.0f devices: "+
 			"want at most %d", devices, xla.MaxDevices)
 	}
 	l, err := j.layout()
@@ -88,13 +90,15 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 		return l, err
 	}
 	if p.Accumulate > 1 {
-		return l, fmt.Errorf("--accumulate and --pipe=%d, which has --microbatches for that: leave one of them out", p.Pipe)
+		return l, fmt.Errorf("--accumulate and --pipe=%d, which has --microbatches for that: leave one of them out",
+			p.Pipe)
 	}
 	if l.Plan, err = p.schedule(j.Batch); err != nil {
 		return l, err
 	}
 	if updates := l.Plan.Micro / max(l.Plan.Every, 1); l.Plan.Weights != step.Flush && updates > 1 && j.varies() {
-		return l, fmt.Errorf("--schedule=%s makes %d updates in a step, and each would change the learning rate: leave out "+
+		return l, fmt.Errorf("--schedule=%s makes %d updates in a step, and each would change the learning rate: "+
+			"leave out "+
 			"--%s and --warmup", l.Plan.Name, updates, rateFlag)
 	}
 	l.Cut, err = p.cut()
@@ -105,7 +109,8 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 func (j *Job) sequences(l *parallel.Layout) (err error) {
 	switch p := &j.Parallel; {
 	case p.SeqParallel > j.Model.Seq:
-		return fmt.Errorf("--seq-parallel=%d: a sequence has --seq %d tokens, and each device takes at least one: want at "+
+		return fmt.Errorf("--seq-parallel=%d: a sequence has --seq %d tokens, and each device takes at least one: "+
+			"want at "+
 			"most %[2]d", p.SeqParallel, j.Model.Seq)
 	case p.SeqRanks && p.SeqMethod != "" && p.SeqMethod != "ring" && (p.SeqMethod != "hybrid" || p.SeqUlysses == 0):
 		return fmt.Errorf("--seq-ranks and --seq-method=%s: it is for rings; choose --seq-method ring, "+
@@ -125,7 +130,8 @@ func (p *Parallel) cut() (cut []int, err error) {
 	for text := range strings.SplitSeq(p.Cut, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > most {
-			return nil, fmt.Errorf("--cut=%.60s: want %s, %s, or how many blocks each stage has, at least 1, as 3,2,1", p.Cut,
+			return nil, fmt.Errorf("--cut=%.60s: want %s, %s, or how many blocks each stage has, at least 1, as "+
+				"3,2,1", p.Cut,
 				cutEven, CutMeasured)
 		}
 		cut = append(cut, n)
@@ -195,7 +201,8 @@ func (p *Parallel) schedule(batch int) (*step.Plan, error) {
 	}
 	return nil, fmt.Errorf("--batch=%d: the schedule %s takes no number of micro-batches that divides a pipeline's %d "+
 		"sequences: "+
-		"choose a multiple of %d", batch, cmp.Or(p.PipeSchedule, pipeline.Kind1F1B), rows, usual*p.Data*max(p.Replicas, 1))
+		"choose a multiple of %d", batch, cmp.Or(p.PipeSchedule,
+		pipeline.Kind1F1B), rows, usual*p.Data*max(p.Replicas, 1))
 }
 
 // usualMicrobatches are numbers to try, the best first.

@@ -37,7 +37,8 @@ type Parallel struct {
 	ScheduleText    string        `json:"pipe_schedule_text,omitempty"` // of a schedule that was read from a file
 	File            string        `json:"-"`                            // to read it from
 
-	Tensor          int                `json:"tensor,omitempty"` // tensor-parallel devices; 0 is none, and 1 is written so
+	// tensor-parallel devices; 0 is none, and 1 is written so
+	Tensor          int                `json:"tensor,omitempty"`
 	TensorSequence  bool               `json:"tensor_sequence,omitempty"`
 	TensorOverlap   bool               `json:"tensor_overlap,omitempty"`
 	TensorPartition bool               `json:"tensor_partition,omitempty"`

@@ -38,7 +38,8 @@ var (
 func (p *Parallel) Choose(ranks bool) {
 	switch {
 	case p.Sync != "" || *p == OneDevice():
-	case p.Sharing() && p.beyond(programFlags...) == "" && !ranks, p.Zero > 0 && p.beyond(shardedFlags...) == "" && !ranks:
+	case p.Sharing() && p.beyond(programFlags...) == "" && !ranks, p.Zero > 0 && p.beyond(shardedFlags...) == "" &&
+		!ranks:
 		p.Sync = SPMD
 	default:
 		p.chooseRanks()
@@ -103,7 +104,8 @@ func (p *Parallel) checkSync() error {
 		flag, what = p.beyond(programFlags...), "which is one program"
 	}
 	if flag != "" {
-		return fmt.Errorf("--%s and --sync=%s, %s: leave one of them out, or choose --sync, one of %s", flag, p.Sync, what,
+		return fmt.Errorf("--%s and --sync=%s, %s: leave one of them out, or choose --sync, one of %s", flag, p.Sync,
+			what,
 			p.RankWays())
 	}
 	return nil
@@ -136,7 +138,8 @@ func (p *Parallel) ForProcesses(n int, given func(flag string) bool) error {
 	}
 	if p.Sync == SPMD || p.Sync == Auto {
 		if given("sync") {
-			return fmt.Errorf("--sync=%s and --engine=mpi: it is one program on the devices of one process: choose --sync, "+
+			return fmt.Errorf("--sync=%s and --engine=mpi: it is one program on the devices of one process: choose "+
+				"--sync, "+
 				"one of %s, "+
 				"or leave it out", p.Sync, p.RankWays())
 		}
@@ -153,7 +156,8 @@ func (p *Parallel) ForProcesses(n int, given func(flag string) bool) error {
 	switch {
 	case given(flag) && of*each == n:
 	case given(flag):
-		return fmt.Errorf("--%s=%d %s need %d processes, and there are %d: start %[4]d, or leave out --%[1]s", flag, of, what,
+		return fmt.Errorf("--%s=%d %s need %d processes, and there are %d: start %[4]d, or leave out --%[1]s", flag,
+			of, what,
 			of*each, n)
 	case n%each != 0:
 		return fmt.Errorf("%d processes are no multiple of %s: start a multiple of %d", n, what, each)

@@ -52,7 +52,8 @@ func (c *Job) Same(plugin xla.Info, own []Trait) error {
 	for i, want := range all[0] {
 		for rank, traits := range all {
 			if traits[i] != want {
-				return fmt.Errorf("%s has %s, %s has %s: start the same program with the same flags and files on all hosts",
+				return fmt.Errorf("%s has %s, %s has %s: start the same program with the same flags and files on all "+
+					"hosts",
 					c.at(rank), traits[i], c.at(0), want)
 			}
 		}
@@ -92,7 +93,8 @@ func (c *Job) SeesFolder(folder string) (err error) {
 	}
 	problem := ""
 	if _, err := os.Stat(filepath.Join(folder, names[0])); err != nil {
-		problem = fmt.Sprintf("--checkpoint: %s is not the folder of %s (%v): give a folder that all hosts share", folder,
+		problem = fmt.Sprintf("--checkpoint: %s is not the folder of %s (%v): give a folder that all hosts share",
+			folder,
 			c.at(0), err)
 	}
 	problems, err := c.tell(c.ctx, problem) // also, so that the file is there until all have looked

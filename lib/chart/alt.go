@@ -7,8 +7,7 @@ import (
 	"strings"
 )
 
-// alt is what a reader who does not see the picture is told of it: its title, its kind, its axes, and where each series
-// begins and ends.
+// alt returns the alternative text: the title, the kind, the axes, and where each series begins and ends.
 func (c *Chart) alt() string {
 	var gist string
 	switch k := c.kind.(type) {
@@ -64,7 +63,7 @@ func fromTo(name string, a, b float64) string {
 	return strings.TrimSpace(fmt.Sprintf("%s %s to %s", name, number(a), number(b)))
 }
 
-// some tells the first of a list, and how many more there are.
+// some formats the first elements of a list and counts the others.
 func some[T any](list []T, tell func(T) string) string {
 	const most = 6
 	var told []string

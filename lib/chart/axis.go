@@ -2,8 +2,8 @@ package chart
 
 import "math"
 
-// shortNumber writes the labels of a log axis, as 1e-7 where ECharts writes 0.0000001, and without the digits that the
-// logarithm has lost. It is a function in the form in which go-echarts writes them.
+// shortNumber formats the labels of a log axis: 1e-7 where ECharts writes 0.0000001, without the rounding errors of the
+// logarithm. It is a JavaScript function, marked as go-echarts marks one.
 const shortNumber = "__f__function (v) { v = +v.toPrecision(12); return v >= 1e5 || v < 1e-3 ? " +
 	"v.toExponential().replace('e+', 'e') : String(v); }__f__"
 
@@ -19,7 +19,7 @@ func numberAxis(name string, log, vertical bool) object {
 	return o
 }
 
-// categoryAxis is a horizontal axis of labels, which are turned where width pixels do not hold them side by side.
+// categoryAxis is a horizontal axis of labels. They are rotated if they do not fit side by side into width pixels.
 func categoryAxis(name string, labels []string, width int) object {
 	o := axis(name, false)
 	o["type"], o["data"] = "category", labels

@@ -9,9 +9,9 @@
 // the notebook is: running, re-opened, trusted or not, or exported. Where scripts may run and ECharts is on the page,
 // the image turns into a live chart. In a terminal the same call prints the data as text.
 //
-// A constructor never fails: what is wrong with the data is kept in the chart and returned by whatever draws it, so
-// that a notebook cell stays one line. Nothing that ECharts would draw wrongly in silence (NaN, lengths that differ, a
-// zero on a log axis) is drawn.
+// A constructor never fails, so that a notebook cell stays one line: a chart of invalid data holds the error, and
+// whatever draws the chart returns it. Data that ECharts would silently draw wrongly (NaN, different lengths, a zero on
+// a log axis) are such errors.
 package chart
 
 import (
@@ -24,7 +24,7 @@ import (
 type Chart struct {
 	title         string
 	x, y          string // axis names, with units
-	width, height int    // in pixels; zero means the default of its surroundings
+	width, height int    // in pixels; zero means the default
 	logX, logY    bool
 	stacked       bool
 	scale         *[2]float64 // of a heat map's colours; nil means that of its values
@@ -34,7 +34,7 @@ type Chart struct {
 
 // kind is what differs between a line chart, a heat map and the rest.
 type kind interface {
-	// check tells what would make the picture wrong or impossible.
+	// check returns an error if the picture would be wrong or impossible.
 	check(c *Chart) error
 	// options are ECharts' options. It is called only if check passed.
 	options(c *Chart) object
@@ -45,8 +45,8 @@ type kind interface {
 // object is a JSON object. encoding/json writes its keys in order, which keeps the same chart the same bytes.
 type object = map[string]any
 
-// Err tells what makes the chart impossible to draw, naming the chart and the series or cell at fault. It is nil for
-// a sound chart. [Show] and [Chart.HTML] return the same error.
+// Err returns why the chart cannot be drawn, with the series or cell at fault, or nil. [Show] and [Chart.HTML] return
+// the same error.
 func (c *Chart) Err() error {
 	if c == nil || c.kind == nil {
 		return errors.New("chart: no chart: use a constructor such as Line or Bar")
@@ -61,8 +61,8 @@ func (c *Chart) Err() error {
 	return nil
 }
 
-// Axes names the two axes, with their units: c.Axes("batch size", "throughput (tokens/s)"). [Line] and [Scatter] have
-// names already; the other kinds have none until given. An empty name leaves the axis as it is.
+// Axes names the two axes, with their units: c.Axes("batch size", "throughput (tokens/s)"). Charts other than [Line]
+// and [Scatter] have no axis names until Axes sets them. An empty name does not change the axis.
 func (c *Chart) Axes(x, y string) *Chart {
 	return c.with(func(d *Chart) {
 		if x != "" {
@@ -108,8 +108,8 @@ func (c *Chart) with(change func(*Chart)) *Chart {
 	return &d
 }
 
-// checkAdjustments refuses what the kind would ignore, because a chart that says "log" to its author and draws a
-// linear axis misleads.
+// checkAdjustments returns an error for settings that the kind would ignore: LogX on a chart with a linear axis
+// misleads.
 func (c *Chart) checkAdjustments() error {
 	points, bars, cells := false, false, false
 	switch c.kind.(type) {

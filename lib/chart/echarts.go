@@ -12,13 +12,13 @@ var echartsJS string
 // folder echarts). It is a UMD module: a plain script tag leaves window.echarts.
 func ECharts() string { return echartsJS }
 
-// Loader is a script element that puts ECharts on the page it is part of, about 1 MB, so that the page's charts turn
-// live. It sets window.shardbookECharts, which a chart waits for, and needs no network. One a page is enough, anywhere
-// in it.
+// Loader returns a script element that makes the charts of its page interactive, with no network. It contains ECharts,
+// about 1 MB, and sets window.shardbookECharts, which charts wait for. A page needs one, anywhere.
 func Loader() string {
 	// ECharts runs with its own exports and with define hidden: on a page with an AMD loader it would otherwise
 	// register there and not here. An end tag inside the script would close the element early.
 	safe := strings.ReplaceAll(echartsJS, "</script", `<\/script`)
 	return `<script>window.shardbookECharts=window.shardbookECharts||(function(){` +
-		`var exports={},module={exports:exports},define;` + safe + "\n" + `;return exports})();window.dispatchEvent(new Event("shardbook-echarts"))</script>`
+		`var exports={},module={exports:exports},define;` + safe + "\n" +
+		`;return exports})();window.dispatchEvent(new Event("shardbook-echarts"))</script>`
 }

@@ -29,7 +29,7 @@ type engine struct {
 // process is the engine of this process, since loading ECharts costs far more than drawing a chart.
 var process = engine{limit: time.Minute}
 
-// render draws on a canvas of scale pixels for each of the chart's, if there is one; else it returns an SVG document.
+// render draws on the canvas, with scale canvas pixels per chart pixel; without a canvas it returns an SVG document.
 func (e *engine) render(p picture, on *canvas, scale int) (svg string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -47,7 +47,7 @@ func (e *engine) render(p picture, on *canvas, scale int) (svg string, err error
 			return "", fmt.Errorf("loading ECharts: %w", err)
 		}
 	}
-	// Some layouts start from random positions. These are the same each time, as the picture must be.
+	// Some layouts start from random positions: a fixed seed gives the same picture each time.
 	e.vm.SetRandSource(rand.New(rand.NewPCG(1, 2)).Float64)
 	e.vm.ClearInterrupt()
 	vm := e.vm
@@ -69,7 +69,7 @@ func (e *engine) load() error {
 	vm.Set("textWidth", textWidth)
 	vm.Set("boldWidth", boldWidth)
 	for _, script := range []struct{ name, text string }{
-		// Nothing is drawn later than at once, so timers may be deaf.
+		// The picture is complete after the first drawing, so timers are not needed.
 		{"timers.js", `var setTimeout = function () { return 0; }, clearTimeout = function () {};`},
 		{"echarts.min.js", echartsJS},
 		{"measure.js", `echarts.setPlatformAPI({measureText: function (text, font) {

@@ -11,11 +11,11 @@ import (
 
 // Span is one stretch of time in a [Gantt] chart.
 type Span struct {
-	// Lane is the row: a rank, a device or a stream.
+	// Lane names the row: a rank, a device or a stream.
 	Lane string
 	// Label is written inside the bar where it fits, and may be empty.
 	Label string
-	// Kind sets the colour, and is what the legend says: "forward", "all-reduce".
+	// Kind sets the colour and is listed in the legend: "forward", "all-reduce".
 	Kind string
 	// Start and End are in the unit that the time axis states; End is not before Start.
 	Start, End float64
@@ -27,9 +27,8 @@ type gantt struct {
 	kinds []string
 }
 
-// Gantt draws what each lane did over time: one row a lane in order of appearance, one colour a kind. Spans of one lane
-// that overlap share its row one below the other, so that none hides another. Name the time axis, with its unit, by
-// [Chart.Axes].
+// Gantt draws what each lane did over time: one row per lane in order of appearance, one colour per kind. Spans of a
+// lane that overlap are drawn below each other in its row. Name the time axis, with its unit, by [Chart.Axes].
 //
 // It is an error if there are no spans, if one lacks a lane or kind, if one ends before it starts, or if a time is NaN
 // or infinite.
@@ -62,7 +61,8 @@ func (k *gantt) check(*Chart) error {
 		}
 	}
 	if low, high := k.extent(); low != high && nearlyEqual(low, high) {
-		return fmt.Errorf("the times from %v to %v differ too little for their size: count them from the first", low, high)
+		return fmt.Errorf("the times from %v to %v differ too little for their size: count them from the first", low,
+			high)
 	}
 	return checkCount("spans", len(k.spans), maxMarks)
 }
@@ -75,8 +75,8 @@ func (k *gantt) extent() (low, high float64) {
 	return low, high
 }
 
-// tracks places spans that overlap in one lane on different tracks of it: the first that is free, in order of start. It
-// returns the track of each span and how many tracks each lane has.
+// tracks assigns each span of a lane, in order of start, to the first track that is free, so that spans of one track do
+// not overlap. It returns the track of each span and the number of tracks of each lane.
 func (k *gantt) tracks() (track []int, count map[string]int) {
 	order := make([]int, len(k.spans))
 	for i := range order {
@@ -167,7 +167,7 @@ func (k *gantt) text(c *Chart) string {
 	}
 	for i, s := range k.spans {
 		from, to := column(s.Start), column(s.End)
-		// A bar covers the columns up to its end, but at least one, so that a short span is not lost.
+		// A bar covers at least one column, so that a short span is visible.
 		for j := from; j < max(to, from+1) || (s.End == high && j == columns-1 && j <= to); j++ {
 			rows[s.Lane][track[i]][j] = letters[slices.Index(k.kinds, s.Kind)]
 		}

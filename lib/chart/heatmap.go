@@ -12,9 +12,9 @@ type heatMap struct {
 	values [][]float64 // [len(ys)][len(xs)]
 }
 
-// HeatMap draws a matrix of values as coloured cells: values[i][j] is the cell in row ys[i], the first at the top, and
-// column xs[j]. A matrix of up to 12 by 12 cells also states each value, and then a picture narrower than 400 pixels
-// has no key to the colours. Name the axes by [Chart.Axes], and say in the title what the values are and their unit.
+// HeatMap draws a matrix of values as coloured cells: values[i][j] is the cell in row ys[i] (the first at the top) and
+// column xs[j]. Up to 12 by 12 cells also show their values as numbers; such a map has no colour bar if it is narrower
+// than 400 pixels. Name the axes by [Chart.Axes], and say in the title what the values are and their unit.
 //
 // It is an error if xs or ys is empty or repeats a label, if values does not have one row for each of ys and one value
 // for each of xs, or if a value is NaN or infinite.
@@ -65,7 +65,7 @@ func (k *heatMap) span() (low, high float64) {
 	return low, high
 }
 
-// stated tells whether each cell has room to state its value.
+// stated reports whether cells have room for their values.
 func (k *heatMap) stated() bool { return len(k.xs) <= 12 && len(k.ys) <= 12 }
 
 func (k *heatMap) options(c *Chart) object {
@@ -108,7 +108,7 @@ func (k *heatMap) options(c *Chart) object {
 		"itemStyle": object{"borderColor": background, "borderWidth": border},
 	}}
 	if nearlyEqual(low, high) {
-		// One value has no scale to show; a scale of width one only gives it a colour.
+		// A single value needs a scale of non-zero width to have a colour.
 		high = low + max(math.Abs(low), 1)
 	}
 	precision := decimals(low, high)

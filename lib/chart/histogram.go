@@ -46,7 +46,7 @@ func (k *histogram) count() []bin {
 	low, high := slices.Min(k.values), slices.Max(k.values)
 	bins := make([]bin, k.bins)
 	if nearlyEqual(low, high) {
-		// Equal values have no width to divide, so one bin around them takes its width from their size.
+		// If all values are equal, one bin around them gets a width in proportion to their size.
 		half := max(math.Abs(low)/2, 0.5)
 		return []bin{{low - half, high + half, len(k.values)}}
 	}

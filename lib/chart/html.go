@@ -9,15 +9,14 @@ import (
 //go:embed page.js
 var pageJS string
 
-// HTML is the chart as an HTML fragment, the same bytes for the same chart: an SVG image inside the text itself, which
-// is shown wherever HTML is, with an alternative text, and a small script that turns the image into a live chart where
-// scripts may run and ECharts is on the page (see [Loader]). Nothing in it is fetched. A table is a table element.
+// HTML returns the chart as an HTML fragment, the same bytes for the same chart. It has an inline SVG image with an
+// alternative text, which is shown wherever HTML is, and a small script that makes the chart interactive where scripts
+// may run and ECharts is on the page (see [Loader]). It loads nothing from the network. A table is a table element.
 //
-// It is an error if the chart has one ([Chart.Err]), if ECharts cannot draw it, or if it needs the network.
+// It returns [Chart.Err]'s error, or one if ECharts cannot draw the chart or it needs the network.
 func (c *Chart) HTML() (string, error) { return c.fragment(true, false) }
 
-// fragment is HTML's, with a PNG image where bitmap says so and it can be one, and without the script where the output
-// is about to be replaced.
+// fragment implements HTML. With bitmap it uses a PNG image where possible; script adds the script.
 func (c *Chart) fragment(script, bitmap bool) (string, error) {
 	if err := c.Err(); err != nil {
 		return "", err

@@ -15,8 +15,8 @@ func (b box) meets(c box) bool {
 	return b.left < c.right && c.left < b.right && b.top < c.bottom && c.top < b.bottom
 }
 
-// besidePoints finds for each point a side on which its name stands clear of all points and of the names before it: a
-// position as ECharts has them, or "" where there is none. pixel tells where a point is.
+// besidePoints finds for each point a side where its name overlaps no point and no earlier name. It returns ECharts
+// label positions, or "" if no side is free. pixel maps a point to the picture.
 func besidePoints(points []Point, pixel func(Point) (x, y float64)) (positions []string) {
 	const mark, gap = 5, 5 // a mark's radius, and from it to the name
 	var taken []box

@@ -2,7 +2,7 @@ package chart
 
 import "math"
 
-// size is the size asked for, or else the one that suits the kind.
+// size is the size that the caller set, else the default of the kind.
 func (c *Chart) size() (width, height int) {
 	if c.width != 0 {
 		return c.width, c.height
@@ -23,12 +23,12 @@ func (c *Chart) size() (width, height int) {
 		}
 		height = min(max(130+len(k.ys)*row, 260), 900)
 	}
-	// A legend of many rows takes its room below, not from the picture.
+	// A legend of many rows makes the chart higher, not the picture smaller.
 	return width, height + int(legendRow*max(0, legendRows(c.names(), float64(width-2*margin))-2))
 }
 
-// heading starts a chart's options: title, legend, and a grid that leaves them the rows they need. ECharts places the
-// three without regard to each other, so a long legend would run into the picture.
+// heading starts a chart's options: title, legend, and a grid that leaves room for both. ECharts itself would let a
+// long legend overlap the picture.
 func heading(c *Chart) object {
 	width, _ := c.size()
 	names := c.names()

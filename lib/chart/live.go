@@ -8,8 +8,8 @@ import (
 	"github.com/janpfeifer/gonb/gonbui"
 )
 
-// Live is an output that a loop keeps up to date: a loss curve while the model trains. Its methods may be called from
-// several goroutines.
+// Live is an output that a loop updates, such as a loss curve during training. Its methods may be called from several
+// goroutines.
 type Live struct {
 	mu     sync.Mutex
 	place  place
@@ -20,10 +20,10 @@ type Live struct {
 	closed bool
 }
 
-// liveInterval keeps drawing, at some tens of milliseconds a chart, a small part of the loop's time.
+// liveInterval limits how often charts are drawn: drawing one takes tens of milliseconds.
 const liveInterval = 250 * time.Millisecond
 
-// NewLive starts an output with nothing in it. Close shows the last state for good:
+// NewLive starts an empty output. Close draws its final state:
 //
 //	live := chart.NewLive()
 //	defer live.Close()
@@ -35,9 +35,9 @@ func NewLive() *Live {
 	return &Live{place: here(), id: "chart-" + gonbui.UniqueId(), now: time.Now}
 }
 
-// Show replaces the output by these charts. In a notebook it draws them at once if a quarter of a second has passed
-// since the last drawing, and else keeps them for a later call or for Close; until Close they are images. In a terminal
-// it only keeps them. The errors are those of [Show] for the charts it draws, or that the output is closed.
+// Show replaces the output by these charts. A notebook draws them at once if the last drawing was at least 250 ms ago;
+// else a later call or Close does. They are static images until Close. A terminal prints them at Close only. Show
+// returns the errors of [Show] for the charts that it draws, and an error after Close.
 func (l *Live) Show(charts ...*Chart) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -49,13 +49,13 @@ func (l *Live) Show(charts ...*Chart) error {
 		return nil
 	}
 	err := l.place.show(l.id, false, l.latest)
-	// The pause starts when drawing ends: a slow drawing must not take the whole of the loop's time.
+	// The interval starts when drawing ends, so that slow drawings do not take all of the loop's time.
 	l.next = l.now().Add(liveInterval)
 	return err
 }
 
-// Close draws the last charts given to Show, now able to turn live, or prints them in a terminal. It always draws, and
-// does nothing when called again or if nothing was shown. The errors are those of [Show].
+// Close draws the last charts given to Show, interactive where possible, or prints them in a terminal. It does nothing
+// when called again or if nothing was shown. The errors are those of [Show].
 func (l *Live) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// goEChart is what every chart of go-echarts has.
+// goEChart is the interface of all charts of go-echarts.
 type goEChart interface {
 	Validate()
 	JSON() map[string]any
@@ -21,14 +21,14 @@ type wrapped struct {
 	err   error
 }
 
-// Of makes a chart of one of go-echarts' (charts.NewPie, charts.NewSankey and so on), as it is at this moment, so that
-// it is shown as the others are. Its size is [Chart.Size]'s, not that of its initialization options.
+// Of converts a chart of go-echarts (charts.NewPie, charts.NewSankey and so on) to a Chart. It copies the chart, so
+// later changes have no effect. Set the size by [Chart.Size]; the size in the initialization options is ignored.
 //
-// JavaScript functions (opts.FuncOpts) run both here and in the page, so they must not need a browser. They are taken
-// where ECharts options name a function (formatter, symbolSize, renderItem and the like), and refused elsewhere. What
-// go-echarts keeps outside the options has no effect: themes, added scripts, event listeners. It is an error if the
-// chart needs what is not in ECharts itself (3D, word clouds, liquid, maps) or the network, or if a function takes
-// longer than a minute.
+// JavaScript functions (opts.FuncOpts) run both here and in the page, so they must not need a browser. They are allowed
+// where ECharts options name a function (formatter, symbolSize, renderItem and the like), and are errors elsewhere.
+// Settings of go-echarts outside the ECharts options have no effect: themes, added scripts, event listeners. It is an
+// error if the chart needs an extension of ECharts (3D, word clouds, liquid, maps) or the network, or if a function
+// takes longer than a minute.
 func Of(c goEChart) *Chart {
 	k := &wrapped{}
 	k.given, k.err = optionsOf(c)
@@ -39,7 +39,7 @@ func Of(c goEChart) *Chart {
 	return chart
 }
 
-// optionsOf takes a copy by way of JSON, which also turns go-echarts' types into plain ones.
+// optionsOf copies the options through JSON, which also turns go-echarts' types into plain ones.
 func optionsOf(c goEChart) (o object, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -59,7 +59,7 @@ func optionsOf(c goEChart) (o object, err error) {
 	}
 	list, _ := o["series"].([]any)
 	if len(list) == 0 {
-		return nil, errors.New("no series")
+		return nil, errors.New("go-echarts: the chart has no series: add one")
 	}
 	if mapped := slices.ContainsFunc(list, func(s any) bool {
 		series, ok := s.(object)
@@ -73,7 +73,7 @@ func optionsOf(c goEChart) (o object, err error) {
 // takesFunction is the list of keys in revive.js.
 var takesFunction = regexp.MustCompile(`takesFunction = /\^\((.*)\)\$/`)
 
-// checkFunctions refuses a function that would be shown as text because no function is expected in its place.
+// checkFunctions returns an error for a function in an option where ECharts expects none and would show it as text.
 func checkFunctions(path string, node any) error {
 	switch v := node.(type) {
 	case []any:

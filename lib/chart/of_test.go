@@ -55,16 +55,17 @@ func TestOfRefuses(t *testing.T) {
 		chart goEChart
 		want  string
 	}{
-		"nil pointer":       {none, "go-echarts:"},
-		"panic":             {broken{}, "broken"},
-		"no series":         {charts.NewLine(), "no series"},
-		"function as title": {pie(string(opts.FuncOpts("1")), opts.Label{}), "options.title.text: a JavaScript function"},
-		"live chart":        {pie("p", opts.Label{Formatter: string(opts.FuncOpts("%MY_ECHARTS%.x"))}), "live chart"},
-		"bad function":      {pie("p", opts.Label{Formatter: string(opts.FuncOpts("function ("))}), "ECharts:"},
-		"network":           {picture, "needs the network"},
-		"map":               {china, "maps need"},
-		"3D":                {three, "3D"},
-		"NaN":               {notANumber, "NaN"},
+		"nil pointer": {none, "go-echarts:"},
+		"panic":       {broken{}, "broken"},
+		"no series":   {charts.NewLine(), "no series"},
+		"function as title": {pie(string(opts.FuncOpts("1")), opts.Label{}),
+			"options.title.text: a JavaScript function"},
+		"live chart":   {pie("p", opts.Label{Formatter: string(opts.FuncOpts("%MY_ECHARTS%.x"))}), "live chart"},
+		"bad function": {pie("p", opts.Label{Formatter: string(opts.FuncOpts("function ("))}), "ECharts:"},
+		"network":      {picture, "needs the network"},
+		"map":          {china, "maps need"},
+		"3D":           {three, "3D"},
+		"NaN":          {notANumber, "NaN"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Of(test.chart).SVG()

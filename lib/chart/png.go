@@ -12,11 +12,11 @@ import (
 	"git.sr.ht/~sbinet/gg"
 )
 
-// png returns the chart as a PNG image with two pixels for each of its own, as screens have today; a large one has one,
-// since drawing would take long.
+// png returns the chart as a PNG image with two image pixels per chart pixel, for high-resolution screens; a large
+// chart has one, since drawing takes long.
 //
-// Some places that show notebooks, GitHub among them, keep PNG images and take SVG out for fear of scripts. It is an
-// error if the chart has what canvas.js cannot draw, or letters that the fonts lack.
+// Some viewers, such as GitHub, show PNG images but remove SVG, which could hold scripts. It is an error if canvas.js
+// cannot draw the chart or the fonts lack a letter.
 func (p picture) png() ([]byte, error) {
 	const many = 2_000_000 // pixels
 	scale := 2
@@ -33,8 +33,8 @@ func (p picture) png() ([]byte, error) {
 	return buffer.Bytes(), err
 }
 
-// fewColours reduces a picture to its 256 most frequent colours: the smoothed edges of charts have many that are nearly
-// equal. The file is a third as large and looks the same.
+// fewColours reduces a picture to its 256 most frequent colours; the smoothed edges have many nearly equal ones. The
+// file is a third as large and looks the same.
 func fewColours(full *image.RGBA) *image.Paletted {
 	count := map[color.RGBA]int{}
 	runs(full, func(from, to int, c color.RGBA) { count[c] += to - from })

@@ -98,7 +98,8 @@ func TestCanvas(t *testing.T) {
 		{"a closed line has its corners", "c.beginPath(); c.rect(50, 50, 20, 20); c.lineWidth = 8; c.stroke()",
 			28*28 - 12*12 - 16*(4-math.Pi)},
 		{"a disc", "c.beginPath(); c.arc(50, 50, 20, 0, 2 * Math.PI); c.fill()", math.Pi * 400},
-		{"half of an ellipse, turned", "c.beginPath(); c.ellipse(50, 50, 40, 20, 1, 0, Math.PI); c.fill()", math.Pi * 400},
+		{"half of an ellipse, turned", "c.beginPath(); c.ellipse(50, 50, 40, 20, 1, 0, Math.PI); c.fill()",
+			math.Pi * 400},
 		{"scaled", "c.setTransform(2, 0, 0, 3, 5, 5); " + box + "c.fill()", 600},
 		{"turned", "c.setTransform(0.6, -0.8, 0.8, 0.6, 40, 40); " + box + "c.fill()", 100},
 		{"sheared", "c.setTransform(2, 1, 1, 3, 5, 5); " + box + "c.fill()", 500},
@@ -106,7 +107,8 @@ func TestCanvas(t *testing.T) {
 		{"the same as a cubic", "c.beginPath(); c.moveTo(0, 0); " +
 			"c.bezierCurveTo(100/3, 200/3, 200/3, 200/3, 100, 0); c.fill()", 100 * 100 / 3.},
 		{"half transparent", "c.globalAlpha = 0.5; c.fillStyle = 'rgba(0,0,0,0.5)'; c.fillRect(0, 0, 20, 20)", 100},
-		{"clipped", "c.save(); " + box + "c.clip(); c.fillRect(5, 5, 20, 20); c.restore(); c.fillRect(50, 50, 10, 10)", 125},
+		{"clipped", "c.save(); " + box + "c.clip(); c.fillRect(5, 5, 20, 20); c.restore(); c.fillRect(50, 50, 10, " +
+			"10)", 125},
 		{"a gradient", "var g = c.createLinearGradient(0, 0, 100, 0); g.addColorStop(0, 'rgba(0,0,0,0)'); " +
 			"g.addColorStop(1, '#000'); c.fillStyle = g; c.fillRect(0, 0, 100, 20)", 1000},
 		{"out of sight", "c.fillRect(-1000, -1000, 10, 10)", 0},

@@ -39,7 +39,7 @@ func (p *points2D) check(c *Chart) error {
 			return fmt.Errorf("series %q has %d X and %d Y", s.Name, len(s.X), len(s.Y))
 		}
 		if s.X == nil && c.logX {
-			return fmt.Errorf("series %q has no X, and the 0 it would start at has no place on a log axis", s.Name)
+			return fmt.Errorf("series %q has no X, which would start at 0, and a log axis has no 0: set X", s.Name)
 		}
 		if err := checkNumbers(fmt.Sprintf("series %q: X", s.Name), s.X, c.logX); err != nil {
 			return err
@@ -85,7 +85,7 @@ func (p *points2D) one(c *Chart, i int, s Series) object {
 	}
 	o["type"], o["symbolSize"] = "line", 6
 	o["lineStyle"] = object{"width": 2, "type": dashes[i/len(palette)%len(dashes)], "color": colour(i)}
-	// Marks tell few points apart and drown a long curve.
+	// Marks separate the points of a short line and hide a long one.
 	o["showSymbol"] = len(s.Y) <= 40
 	if len(s.Y) > 2000 && !c.logX && !c.logY {
 		o["sampling"] = "lttb"
@@ -103,7 +103,7 @@ func extent(series []Series, at func(Series, int) float64) (low, high float64) {
 	return low, high
 }
 
-// widen gives an axis room around values that are equal but for rounding, so that they show as the level they are.
+// widen extends an axis whose values are equal but for rounding, so that they show as a horizontal line.
 func widen(axis object, series []Series, at func(Series, int) float64) object {
 	low, high := extent(series, at)
 	if low == high || !nearlyEqual(low, high) {

@@ -33,7 +33,7 @@ func (c *Chart) checkRange() error {
 	return nil
 }
 
-// ranged is the horizontal axis with its ends, where they are set.
+// ranged returns the horizontal axis with the ends that Range set.
 func (c *Chart) ranged(axis object) object {
 	if c.xs != nil {
 		axis["min"], axis["max"] = c.xs[0], c.xs[1]

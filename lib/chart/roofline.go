@@ -18,9 +18,9 @@ type roofline struct {
 	points          []Point
 }
 
-// Roofline draws how fast operations were under the roof of a machine: across, the operations that each does for a byte
-// that it moves (FLOP/byte); up, those that it did in a second (FLOP/s). The roof is what the machine can do at most,
-// in FLOP/s: up to its peak all that its bandwidth, in bytes/s, lets through. Both axes are logarithmic.
+// Roofline draws the speed of operations below the limit of a machine. The horizontal axis is arithmetic intensity
+// (FLOP/byte), the vertical one speed (FLOP/s), both logarithmic. The roof is min(peak, intensity × bandwidth), with
+// peak in FLOP/s and bandwidth in bytes/s.
 //
 // It is an error if there are no points, or if a number is not from 1e-15 to 1e30.
 //
@@ -48,7 +48,7 @@ func (k *roofline) check(*Chart) error {
 	return checkCount("points", len(k.points), maxMarks)
 }
 
-// checkRoofline refuses also what is beyond any machine, where ECharts has no labels for a log axis.
+// checkRoofline also rejects numbers beyond any machine, where ECharts has no labels for a log axis.
 func checkRoofline(what string, values ...float64) error {
 	if err := checkNumbers(what, values, true); err != nil {
 		return err
@@ -59,7 +59,7 @@ func checkRoofline(what string, values ...float64) error {
 	return nil
 }
 
-// The two sides of the ridge, and what stops the operations there.
+// The two sides of the ridge: what limits the operations there.
 var sides = []string{"bound by memory", "bound by compute"}
 
 func (k *roofline) side(p Point) int {
@@ -97,7 +97,8 @@ func (k *roofline) options(c *Chart) object {
 		series = append(series, object{
 			"type": "scatter", "name": name, "data": data[i], "symbol": symbols[i], "symbolSize": 9,
 			"itemStyle": object{"color": colour(i)},
-			"label": object{"formatter": "{b}", "fontSize": labelSize, "color": ink, "width": labelWidth, "overflow": "truncate",
+			"label": object{"formatter": "{b}", "fontSize": labelSize, "color": ink, "width": labelWidth,
+				"overflow":        "truncate",
 				"textBorderColor": background, "textBorderWidth": 2},
 		})
 	}

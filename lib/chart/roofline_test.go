@@ -55,7 +55,8 @@ func TestBesidePoints(t *testing.T) {
 	for range 200 {
 		points := []Point{{"far", -1000, -1000}}
 		for range random.IntN(30) {
-			points = append(points, Point{strings.Repeat("n", random.IntN(12)), 300 * random.Float64(), 200 * random.Float64()})
+			points = append(points, Point{strings.Repeat("n", random.IntN(12)), 300 * random.Float64(),
+				200 * random.Float64()})
 		}
 		positions := besidePoints(points, same)
 		if len(positions) != len(points) || positions[0] == "" {

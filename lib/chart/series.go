@@ -9,7 +9,7 @@ import (
 
 // Series is one named line, cloud of points or set of bars.
 type Series struct {
-	// Name is what the legend says. A chart with several series needs a different name for each.
+	// Name is shown in the legend. The series of a chart need different names.
 	Name string
 	// X are the horizontal positions, as many as Y. Nil means 0, 1, 2, ... A bar chart takes its positions from its
 	// categories, so there X must be nil.
@@ -19,12 +19,12 @@ type Series struct {
 }
 
 const (
-	// maxMarks bounds what is drawn one by one: points, bars, cells and spans. Each takes about a millisecond, and 140
+	// maxMarks limits marks that are drawn one by one: points, bars, cells and spans. Each takes about 1 ms, and 140
 	// bytes of the saved notebook.
 	maxMarks = 5000
-	// maxPoints bounds what is drawn together: the points of lines, and the cells of tables.
+	// maxPoints limits the points of lines and the cells of tables.
 	maxPoints = 50_000
-	// maxMagnitude leaves room for the differences and nice limits that are computed from the values.
+	// maxMagnitude is below the largest float64, because axis limits are computed from differences of values.
 	maxMagnitude = 1e300
 	minMagnitude = 1e-300
 )
@@ -62,25 +62,24 @@ func checkCount(what string, n, limit int) error {
 	return nil
 }
 
-// checkNumbers refuses what has no place on an axis; what names the numbers in the error.
+// checkNumbers returns an error for numbers that cannot be drawn on an axis; what names the numbers in the error.
 func checkNumbers(what string, values []float64, log bool) error {
 	for i, v := range values {
 		switch {
 		case math.IsNaN(v) || math.IsInf(v, 0):
-			return fmt.Errorf("%s[%d] is %v, which has no place on an axis", what, i, v)
+			return fmt.Errorf("%s[%d] is %v, which cannot be drawn on an axis", what, i, v)
 		case math.Abs(v) > maxMagnitude:
 			return fmt.Errorf("%s[%d] is %v, too large to draw", what, i, v)
 		case v != 0 && math.Abs(v) < minMagnitude:
 			return fmt.Errorf("%s[%d] is %v, too small to draw", what, i, v)
 		case log && v <= 0:
-			return fmt.Errorf("%s[%d] is %v, which has no place on a log axis", what, i, v)
+			return fmt.Errorf("%s[%d] is %v, which cannot be drawn on a log axis: give numbers above zero", what, i, v)
 		}
 	}
 	return nil
 }
 
-// nearlyEqual tells whether numbers from low to high differ by little more than rounding does. An axis over such a
-// stretch has no room for its marks.
+// nearlyEqual reports whether low and high differ by little more than rounding: such an axis has no room for ticks.
 func nearlyEqual(low, high float64) bool {
 	return high-low <= 1e-9*max(math.Abs(low), math.Abs(high))
 }

@@ -12,13 +12,12 @@ import (
 	"github.com/janpfeifer/gonb/gonbui/protocol"
 )
 
-// Show shows charts where the program runs: in a notebook as pictures, several of them side by side, which are PNG
-// images where letters and shapes allow it and SVG ones elsewhere; in a terminal as [Chart.Text] on the standard
-// output.
+// Show shows charts. In a notebook they are images, side by side if there are several: PNG where the chart's shapes and
+// letters allow it, else SVG. In a terminal Show prints each [Chart.Text] to standard output.
 //
-// A chart that cannot be drawn is replaced by the reason, where the chart would be and, in a notebook, on the standard
-// error, since a cell seldom looks at the error returned; the others are still shown. That error joins all reasons, and
-// says so if the notebook did not take the output.
+// If a chart cannot be drawn, Show writes the error in its place and goes on with the others. It returns all errors
+// joined, also one if the notebook rejected the output. In a notebook it also prints them to standard error, because
+// cells seldom check the returned error.
 func Show(charts ...*Chart) error { return here().show("", true, charts) }
 
 // place is where output goes: a notebook, or else a terminal.
@@ -34,8 +33,8 @@ func here() place {
 	return place{terminal: os.Stdout}
 }
 
-// show sends the charts as one output. A display id replaces the output that had the same one. Charts without a script
-// are there for a moment: the quickest picture does.
+// show sends the charts as one output, which replaces an earlier output with the same displayID. Without script the
+// charts are soon replaced, so it draws the kind of image that is fastest.
 func (p place) show(displayID string, script bool, charts []*Chart) error {
 	if len(charts) == 0 {
 		return errors.New("chart: no chart to show")
@@ -72,7 +71,7 @@ func (p place) show(displayID string, script bool, charts []*Chart) error {
 	return errors.Join(append(failed, err)...)
 }
 
-// among makes a chart small enough that two stand side by side, unless its size was set.
+// among shrinks a chart, unless its size was set, so that two fit side by side.
 func (c *Chart) among(n int) *Chart {
 	if n == 1 || c.Err() != nil || c.width != 0 {
 		return c
@@ -84,7 +83,7 @@ func (c *Chart) among(n int) *Chart {
 	return c.Size(450, max(300, min(height, 360)))
 }
 
-// The kernel drops what is still under way when the program ends, so each output is waited for.
+// The kernel drops unfinished output when the program ends, so show waits for each output.
 const syncLimit = 10 * time.Second
 
 func sendToNotebook(data *protocol.DisplayData) error {

@@ -6,8 +6,8 @@ import (
 	"strconv"
 )
 
-// palette is that of Okabe and Ito (2008), which readers with any common form of colour blindness can tell apart. Its
-// yellow is left out, as it is hard to see on white, and its black is softened.
+// palette has the colours of Okabe and Ito (2008), which readers with any common form of colour blindness can tell
+// apart, without yellow, which is hard to see on white, and with a softer black.
 var palette = []string{"#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#4d4d4d"}
 
 // ramp is viridis: even steps of lightness, so that a heat map reads in grey too.
@@ -30,7 +30,7 @@ const (
 
 func colour(i int) string { return palette[i%len(palette)] }
 
-// base is what every chart has in common.
+// base has the options of all charts.
 func base() object {
 	return object{
 		"backgroundColor": background,
@@ -41,7 +41,7 @@ func base() object {
 	}
 }
 
-// rampColour is the colour that ECharts gives v on the ramp from low to high.
+// rampColour is the colour of v in a heat map from low to high.
 func rampColour(v, low, high float64) string {
 	t := 0.0
 	if high > low {
@@ -55,7 +55,7 @@ func rampColour(v, low, high float64) string {
 	return fmt.Sprintf("#%02x%02x%02x", mix(r0, r1), mix(g0, g1), mix(b0, b1))
 }
 
-// readable is black or white, whichever stands out more on the colour.
+// readable is black or white, whichever has more contrast with the colour.
 func readable(colour string) string {
 	r, g, b := rgb(colour)
 	if 0.299*r+0.587*g+0.114*b > 145 {
@@ -69,7 +69,7 @@ func rgb(hex string) (r, g, b float64) {
 	return float64(n >> 16), float64(n >> 8 & 255), float64(n & 255)
 }
 
-// decimals is how many digits after the point tell values between low and high apart.
+// decimals is the number of decimal places that distinguish values between low and high.
 func decimals(low, high float64) int {
 	return int(min(max(2-math.Floor(math.Log10(high-low)), 0), 12))
 }

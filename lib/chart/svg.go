@@ -21,7 +21,7 @@ func (c *Chart) SVG() (string, error) {
 	return p.svg()
 }
 
-// picture is what ECharts needs to draw a chart.
+// picture is the input of ECharts for one chart.
 type picture struct {
 	title         string
 	options       string // JSON, safe inside a script element
@@ -29,7 +29,7 @@ type picture struct {
 	width, height int
 }
 
-// Only a quote inside a tag is written as it is, so this never matches a text.
+// Quotes in text are escaped, so this matches only inside tags.
 var reference = regexp.MustCompile(`href="\s*(?:[a-zA-Z]+:)?//[^"]*"`)
 
 func (c *Chart) picture() (picture, error) {
@@ -45,8 +45,8 @@ func (c *Chart) picture() (picture, error) {
 	if err != nil {
 		return picture{}, fmt.Errorf("chart %q: %w", c.title, err)
 	}
-	// ECharts keeps what it measures in plain objects under the text itself, so this one text would become the
-	// prototype of every object on the page. A space of no width makes it a text like any other.
+	// ECharts caches measured text in plain objects keyed by the text, so "__proto__" would become the prototype of
+	// every object on the page. A zero-width space makes it an ordinary key.
 	p := picture{title: c.title, options: strings.ReplaceAll(string(data), "__proto__", "__proto\u200b__")}
 	p.width, p.height = c.size()
 	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %s", p.width, p.height, data))

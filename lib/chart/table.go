@@ -14,9 +14,9 @@ type table struct {
 	rows   [][]string
 }
 
-// Table shows rows of text under a header, columns of numbers to the right. As HTML, it is a table element.
+// Table shows rows of text under a header, with columns of numbers aligned right. As HTML it is a table element.
 //
-// It is an error if the header is empty or a row is not as long as it. A table without rows is sound.
+// It is an error if the header is empty or a row has another length. A table may have no rows.
 func Table(title string, header []string, rows [][]string) *Chart {
 	copied := make([][]string, len(rows))
 	for i, row := range rows {

@@ -18,9 +18,9 @@ const (
 	sparkLevels = "▁▂▃▄▅▆▇█"
 )
 
-// Text is the chart in plain characters, for terminals: its title and an aligned table of its data, of which long ones
-// show both ends; a line chart shows one sparkline a series, a Gantt chart one bar a lane. For a chart that cannot be
-// drawn it says why.
+// Text returns the chart as plain text for terminals: the title and an aligned table of the data, shortened in the
+// middle if it is long. A line chart has one sparkline per series, a Gantt chart one bar per lane. If the chart cannot
+// be drawn, the text is the error.
 func (c *Chart) Text() string {
 	if err := c.Err(); err != nil {
 		return err.Error() + "\n"
@@ -32,8 +32,8 @@ func (c *Chart) Text() string {
 	return plain(c.title) + "\n" + body
 }
 
-// textTable aligns rows under a header, numbers to the right. Middle rows and columns beyond the limits give way to
-// an ellipsis.
+// textTable aligns rows under a header, numbers to the right. An ellipsis replaces middle rows and columns beyond the
+// limits.
 func textTable(header []string, rows [][]string) string {
 	all := rows
 	if header != nil && slices.ContainsFunc(header, func(s string) bool { return s != "" }) {
@@ -73,7 +73,7 @@ func textTable(header []string, rows [][]string) string {
 	return strings.Join(out, "\n") + "\n"
 }
 
-// shorten keeps both ends of a list and puts gap for what it leaves out.
+// shorten replaces the middle of a list that is longer than limit by gap.
 func shorten[T any](list []T, limit int, gap T) []T {
 	if len(list) <= limit {
 		return slices.Clone(list)
@@ -89,7 +89,7 @@ func clip(s string) string {
 	return s
 }
 
-// sparkline draws values as a row of bars; where they outnumber its width, each bar is the mean of its share.
+// sparkline draws values as a row of bars. If there are more values than columns, each bar is the mean of several.
 func sparkline(values []float64, log bool) string {
 	n := min(len(values), sparkWidth)
 	means := make([]float64, n)
@@ -115,7 +115,7 @@ func sparkline(values []float64, log bool) string {
 	return string(out)
 }
 
-// number writes whole numbers in full and others with four significant digits.
+// number formats integers in full and other numbers with four significant digits.
 func number(v float64) string {
 	if v == math.Trunc(v) && math.Abs(v) < 1e9 {
 		return strconv.FormatInt(int64(v), 10)
@@ -123,7 +123,7 @@ func number(v float64) string {
 	return strconv.FormatFloat(v, 'g', 4, 64)
 }
 
-// plain is s on one line and without the control characters that a terminal would obey.
+// plain is s on one line, without control characters.
 func plain(s string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
@@ -133,7 +133,7 @@ func plain(s string) string {
 	}, printable(s))
 }
 
-// printable replaces what neither XML nor HTML may hold, since one such character would break the whole picture.
+// printable replaces characters that XML and HTML forbid, since one would break the picture.
 func printable(s string) string {
 	return strings.Map(func(r rune) rune {
 		switch {
@@ -145,8 +145,8 @@ func printable(s string) string {
 	}, strings.ToValidUTF8(s, string(unicode.ReplacementChar)))
 }
 
-// textWidth estimates in pixels how wide s is in a sans-serif font of the given size. It follows DejaVu Sans, the
-// widest of the common ones, so that what fits here fits with the others.
+// textWidth estimates the width of s in pixels in a sans-serif font of the given size. It follows DejaVu Sans, the
+// widest of the common fonts.
 func textWidth(s string, size float64) float64 {
 	em := 0.0
 	for _, r := range s {

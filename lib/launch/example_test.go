@@ -21,7 +21,8 @@ func ExampleSupervise() {
 	lost, saved := false, 0
 	err = launch.Supervise(context.Background(), launch.Config{
 		Hosts: func(context.Context) ([]launch.Host, error) { return hosts, nil },
-		Probe: func(_ context.Context, hosts []launch.Host) ([]launch.Host, []launch.Silent) { // launch.Probe asks by ssh
+		// launch.Probe asks by ssh
+		Probe: func(_ context.Context, hosts []launch.Host) ([]launch.Host, []launch.Silent) {
 			if !lost {
 				return hosts, nil
 			}
@@ -33,7 +34,8 @@ func ExampleSupervise() {
 			fmt.Println(ranks, "ranks on", hosts, "from step", from)
 			status := "exit 0"
 			if !lost {
-				lost, saved, status = true, 40, fmt.Sprint("exit ", launch.Again) // a rank has seen that another was lost
+				// a rank has seen that another was lost
+				lost, saved, status = true, 40, fmt.Sprint("exit ", launch.Again)
 			}
 			return launch.Start("sh", []string{"-c", status}, io.Discard, io.Discard, nil)
 		},

@@ -30,7 +30,8 @@ func TestParseHostfile(t *testing.T) {
 		{"user@a", "user"},
 		{"a,b", "is no host name"},
 	} {
-		if got, err := ParseHostfile(strings.NewReader(test.file)); err == nil || !strings.Contains(err.Error(), test.want) {
+		if got, err := ParseHostfile(strings.NewReader(test.file)); err == nil || !strings.Contains(err.Error(),
+			test.want) {
 			t.Errorf("%q: %v, %v, want an error with %q", test.file, got, err, test.want)
 		}
 	}
@@ -105,14 +106,16 @@ echo n1; echo n2; echo n3; echo n4
 	if got, err := Slurm(t.Context()); err != nil || !slices.Equal(got, want) || !InSlurm() {
 		t.Errorf("%v, %v, want %v", got, err, want)
 	}
-	for _, tasks := range []string{"", "2", "2(x5)", "2(x3)", "2(x99999999999999999999)", "2(x-1)", "2(x4),1", "0(x4)"} {
+	for _, tasks := range []string{"", "2", "2(x5)", "2(x3)", "2(x99999999999999999999)", "2(x-1)", "2(x4),1",
+		"0(x4)"} {
 		t.Setenv("SLURM_TASKS_PER_NODE", tasks)
 		if got, err := Slurm(t.Context()); err == nil {
 			t.Errorf("tasks %q: %v, want an error", tasks, got)
 		}
 	}
 	t.Setenv("SLURM_JOB_NODELIST", "n[1")
-	if _, err := Slurm(t.Context()); err == nil || !strings.Contains(err.Error(), "n[1") || !strings.Contains(err.Error(),
+	if _, err := Slurm(t.Context()); err == nil || !strings.Contains(err.Error(),
+		"n[1") || !strings.Contains(err.Error(),
 		"Invalid hostlist") {
 		t.Errorf("%v, want an error with the list and what scontrol says", err)
 	}

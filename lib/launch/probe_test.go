@@ -62,7 +62,8 @@ func TestAgents(t *testing.T) {
 			t.Errorf("%q: %q, want %q", command, got, want)
 		}
 	}
-	if got, want := strings.Join(SlurmAgent("h"), " "), "srun --overlap --nodes=1 --ntasks=1 --nodelist=h"; got != want {
+	if got, want := strings.Join(SlurmAgent("h"), " "), "srun --overlap --nodes=1 --ntasks=1 "+
+		"--nodelist=h"; got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
@@ -81,7 +82,8 @@ func TestArgs(t *testing.T) {
 		{MPIRun{CPUs: 1, Interface: "10.0.0.0/24", Agent: "my agent", Env: []string{"A", "B"},
 			Extra: []string{"--tag-output"}},
 			[]Host{{"a", 2}, {"b", 1}}, "-n 3 --host a:2,b:1 " + always + " --mca pml ob1 --mca btl tcp,self " +
-				"--mca oob_tcp_if_include 10.0.0.0/24 --mca btl_tcp_if_include 10.0.0.0/24 --mca plm rsh --mca plm_rsh_agent my " +
+				"--mca oob_tcp_if_include 10.0.0.0/24 --mca btl_tcp_if_include 10.0.0.0/24 --mca plm rsh --mca " +
+				"plm_rsh_agent my " +
 				"agent " +
 				"-x A -x B --tag-output p train"},
 	} {

@@ -59,7 +59,8 @@ var trouble = regexp.MustCompile("^rank 1 lost")
 func TestProcess(t *testing.T) {
 	defer systest.NoLeaks(t)()
 	var out, noise buffer
-	p, err := Start("/bin/sh", []string{"-c", "trap 'echo saved; exit 7' USR1; echo ready; echo rank 1 lost >&2; while " +
+	p, err := Start("/bin/sh", []string{"-c", "trap 'echo saved; exit 7' USR1; echo ready; echo rank 1 lost >&2; " +
+		"while " +
 		":; do sleep 0.01; done"},
 		&out, &noise, trouble)
 	if err != nil {
@@ -90,7 +91,8 @@ func TestKill(t *testing.T) {
 	defer systest.NoLeaks(t)()
 	file := filepath.Join(t.TempDir(), "pid")
 	var out, noise buffer
-	p, err := Start("/bin/sh", []string{"-c", `setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; kill -STOP $$' ` + file +
+	p, err := Start("/bin/sh", []string{"-c", `setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; kill -STOP $$' ` +
+		file +
 		` & wait; sleep 1000`}, &out, &noise, trouble)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +131,8 @@ func TestKillMarkedOfOthers(t *testing.T) {
 		cmd := exec.Command("/bin/sleep", "1000")
 		cmd.Env = []string{setting}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
-		if err := cmd.Start(); err != nil { // which returns when the process is another program, with its own environment
+		// which returns when the process is another program, with its own environment
+		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
 		return cmd

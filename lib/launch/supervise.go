@@ -56,7 +56,8 @@ func Supervise(ctx context.Context, c Config) error {
 			return err
 		}
 		if s.failed++; s.failed > s.Restarts {
-			return &Error{Again, fmt.Errorf("%w; %d restarts with no new checkpoint were allowed (--restarts)", err, s.Restarts)}
+			return &Error{Again, fmt.Errorf("%w; %d restarts with no new checkpoint were allowed (--restarts)", err,
+				s.Restarts)}
 		}
 		wait := s.Pause(s.failed)
 		s.say("%v; starting again in %v", err, wait.Round(time.Millisecond))

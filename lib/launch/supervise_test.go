@@ -161,15 +161,19 @@ func TestSupervise(t *testing.T) {
 			{status: 75, saved: 4}, {status: 75}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 2", "a:2,b:2,c:1 4 2", "a:2,b:2,c:1 4 4",
 				"a:2,b:2,c:1 4 4"}, nil, 0, ""},
-		{"too few hosts", &world{plays: []act{{status: 75, loses: []string{"a", "b", "c"}}}}, []string{"a:2,b:2,c:1 4 0"},
+		{"too few hosts", &world{plays: []act{{status: 75, loses: []string{"a", "b", "c"}}}},
+			[]string{"a:2,b:2,c:1 4 0"},
 			nil, Again, "0 of 3 hosts answer"},
-		{"too few ranks", &world{plays: []act{{status: 75, loses: []string{"a", "b"}}}}, []string{"a:2,b:2,c:1 4 0"}, nil,
+		{"too few ranks", &world{plays: []act{{status: 75, loses: []string{"a", "b"}}}}, []string{"a:2,b:2,c:1 4 0"},
+			nil,
 			Again, "c:1: want 2 ranks; a, b did not answer"},
 		{"no start", &world{}, []string{"a:2,b:2,c:1 4 0"}, nil, 1, "no more starts"},
 		{"mpirun hangs after a failure", &world{plays: []act{{lasts: forever, fails: true}, {saved: 9}}},
-			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0"}, []string{"its ranks failed, and mpirun did not end within 30s"}, 0,
+			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0"}, []string{"its ranks failed, and mpirun did not end within " +
+				"30s"}, 0,
 			""},
-		{"mpirun ends after a failure", &world{plays: []act{{lasts: 20 * time.Second, fails: true, status: 75}, {saved: 9}}},
+		{"mpirun ends after a failure", &world{plays: []act{{lasts: 20 * time.Second, fails: true, status: 75},
+			{saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0"}, []string{"ended with status 75"}, 0, ""},
 		{"mpirun hangs without a host", &world{plays: []act{{lasts: forever, loses: []string{"c"}}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2 4 0"}, []string{"host c does not answer: the job has 30s",
@@ -186,8 +190,9 @@ func TestSupervise(t *testing.T) {
 				switch {
 				case test.status == 0 && err != nil:
 					t.Error(err)
-				case test.status != 0 && (!errors.As(err, &failed) || failed.Status != test.status || !strings.Contains(err.Error(),
-					test.err)):
+				case test.status != 0 && (!errors.As(err, &failed) || failed.Status != test.status ||
+					!strings.Contains(err.Error(),
+						test.err)):
 					t.Errorf("%v, want status %d and %q", err, test.status, test.err)
 				}
 				if !slices.Equal(w.started, test.started) {
@@ -243,7 +248,8 @@ func TestInterrupt(t *testing.T) {
 		want  string
 	}{
 		{"the job", time.Minute, []act{{lasts: forever, saved: 5}}, "interrupted with step 5 saved"},
-		{"a job that does not listen", time.Minute, []act{{lasts: forever, deaf: true}}, "interrupted with step 0 saved"},
+		{"a job that does not listen", time.Minute, []act{{lasts: forever, deaf: true}},
+			"interrupted with step 0 saved"},
 		{"between starts", 1100 * time.Millisecond, []act{{status: 75}, {}}, "interrupted between two starts"},
 		{"before the start", 0, []act{{}}, "interrupted before a start"},
 	} {

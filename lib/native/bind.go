@@ -9,8 +9,8 @@ import (
 	"unsafe"
 )
 
-// Bind makes *function call the C function of that name, once Load has compiled it. F is a function type; the compiler
-// checks that the C function takes what F's parameters stand for:
+// Bind makes Load set *function to call the C function of that name. F is a function type; the compiler checks that the
+// C parameters match those of F:
 //
 //	[]float32                 slice_f32, a struct of the address at and the number of elements n
 //	[]float64, []int32, …     slice_f64, slice_i32, …: bool, i8 to i64, u8 to u64; int is i64, uint u64
@@ -18,12 +18,12 @@ import (
 //	*float32, unsafe.Pointer  float *, void *
 //	float32, int32, int, …    float, int32_t, int64_t, …
 //
-// F returns nothing; or a number; or an error, for a C function that returns a const char *: NULL, or what was wrong, a
-// text that outlives the call. C may not keep addresses of Go's memory after it has returned. The function may be
-// called from several goroutines at once if C's allows that. A call takes a microsecond or two more than C's.
+// F returns nothing, a number, or an error. For an error the C function returns a const char *: NULL, or a message that
+// is not freed. C must not keep pointers to Go memory after it returns. Several goroutines may call the function at
+// once if the C function allows that. A call takes one or two microseconds more than in C.
 //
 // Load returns an error for other types, for a name that C does not know or that is bound twice, and for a number of
-// another type than C's parameter, if that cannot hold every value.
+// another type than C's parameter, unless the C type can hold all its values.
 func Bind[F any](name string, function *F) Option {
 	return func(c *config) error {
 		if function == nil {
@@ -43,7 +43,7 @@ func Bind[F any](name string, function *F) Option {
 	}
 }
 
-// binding is one function of C and the Go variable for it.
+// binding is a C function and the Go variable for it.
 type binding struct {
 	name       string
 	variable   reflect.Value

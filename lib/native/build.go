@@ -23,7 +23,7 @@ import (
 //go:embed native.h
 var header string
 
-// language is what a source is written in, and how it is compiled.
+// language is a source language and its compiler.
 type language struct {
 	file     string                   // name of the source in messages
 	find     func() ([]string, error) // the compiler's command
@@ -41,8 +41,8 @@ var inC = language{
 	hardware: func() string { return fmt.Sprint(cpu.X86, cpu.ARM64) },
 }
 
-// ownFirst has a library's calls of its own functions go there even if the process has others of those names. Where it
-// is not needed, linkers do not know it.
+// ownFirst makes a library's calls of its own functions go to these, even if the process has others of the same names.
+// Only linkers on Linux need the flag, and only they know it.
 var ownFirst = map[string][]string{"linux": {"-Wl,-Bsymbolic"}}
 
 func findC() ([]string, error) {
@@ -54,11 +54,12 @@ func findC() ([]string, error) {
 			return []string{name}, nil
 		}
 	}
-	return nil, errors.New("native: there is no C compiler, gcc or cc, on the PATH: install gcc, or set CC to a compiler")
+	return nil, errors.New("native: there is no C compiler, gcc or cc, on the PATH: install gcc, or set CC to a " +
+		"compiler")
 }
 
-// build compiles the text unless it was before, and returns the library's path, whose name is a hash of all that goes
-// into the library. It is written aside and renamed, by any number of processes.
+// build compiles the text, unless the result is cached, and returns the library's path, whose name is a hash of all
+// inputs. Several processes may build at once: each writes a temporary file and renames it.
 func (in language) build(text string, c config) (path string, err error) {
 	command, err := in.find()
 	if err != nil {
@@ -75,7 +76,8 @@ func (in language) build(text string, c config) (path string, err error) {
 	}
 	root = filepath.Join(root, "native")
 	key := sha256.Sum256(fmt.Appendf(nil, "%q", slices.Concat(
-		[]string{text, header, foreign.Header, version, in.hardware(), runtime.GOARCH}, command, in.flags, c.flags, in.libs)))
+		[]string{text, header, foreign.Header, version, in.hardware(),
+			runtime.GOARCH}, command, in.flags, c.flags, in.libs)))
 	path = filepath.Join(root, hex.EncodeToString(key[:])+".so")
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
@@ -98,7 +100,8 @@ func (in language) build(text string, c config) (path string, err error) {
 	return path, os.Rename(library, path)
 }
 
-// onDisk waits until a file's content is on the disk, so that it cannot be cut short under its new name.
+// onDisk waits until a file's content is on the disk, so that a crash after the rename cannot leave a truncated
+// library.
 func onDisk(path string) error {
 	file, err := os.Open(path)
 	if err != nil {
@@ -107,8 +110,8 @@ func onDisk(path string) error {
 	return errors.Join(file.Sync(), file.Close())
 }
 
-// versionOf tells one version of a compiler from another without running it: by where it is, how large and how old, as
-// ccache does (its manual, "compiler_check").
+// versionOf identifies a compiler without running it, by its path, size and time of modification, as ccache does (its
+// manual, "compiler_check").
 func versionOf(compiler string) (string, error) {
 	path, err := exec.LookPath(compiler)
 	if err == nil {
@@ -124,10 +127,10 @@ func versionOf(compiler string) (string, error) {
 	return fmt.Sprint(path, info.Size(), info.ModTime().UnixNano()), nil
 }
 
-// most is how much of a compiler's messages an error has.
+// most is the maximum length of compiler messages in an error.
 const most = 8000
 
-// compile compiles the text in a folder for it alone.
+// compile compiles the text in a new folder.
 func (in language) compile(folder, text string, command, flags []string) (library string, err error) {
 	at := func(name string) string { return filepath.Join(folder, name) }
 	for name, content := range map[string]string{in.file: text, "native.h": header, "foreign.h": foreign.Header} {

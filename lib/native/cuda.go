@@ -8,21 +8,20 @@ import (
 	"strings"
 )
 
-// LoadCUDA is Load for a source in CUDA, with $NVCC, nvcc on the PATH, or that of $CUDA_HOME or /usr/local/cuda. Bound
-// functions run on the host and launch kernels; every Go function must return an error. Its pointers and slices are
-// addresses on a GPU: a slice is unsafe.Slice((*float32)(address), n), which Go must not look into. Before the function
-// is called, the GPU on which they lie is made the current one; memory of the host is an error. Afterwards the call
-// waits until all that was launched is done, and returns CUDA's error if there is one. So it does not overlap with
-// XLA's work, which GoMLX waits for too. Numbers become those of the parameters' types without a word, as C++ has it.
+// LoadCUDA is Load for a source in CUDA. It compiles with $NVCC, nvcc on the PATH, or the one in $CUDA_HOME or
+// /usr/local/cuda. Bound functions run on the host and launch kernels, and their Go functions must return an error.
+// Pointers and slices are GPU addresses: a slice is unsafe.Slice((*float32)(address), n), whose elements Go must not
+// access. A call makes their GPU the current one, runs the function, waits until all launched work is done, and returns
+// CUDA's error if there is one; host memory is an error. So calls do not overlap with XLA's work, for which GoMLX also
+// waits. Numbers are converted silently to the parameters' types, as in C++.
 //
-// It has run on an H100, with nvcc 13 (TestGPU). Where there is no GPU the tests have a compiler for C++ and a made-up
-// CUDA in place of the two.
+// It was tested on an H100 with nvcc 13 (TestGPU). Without a GPU the tests use a C++ compiler and a simulated CUDA.
 func LoadCUDA(source string, options ...Option) (*Library, error) {
 	return load(inCUDA, source, options)
 }
 
-// The flags are from NVIDIA's "CUDA Compiler Driver NVCC": -arch=native is for the GPUs of this machine; -lineinfo
-// tells profilers which line of the source an instruction is of.
+// The flags are from NVIDIA's "CUDA Compiler Driver NVCC": -arch=native is for the GPUs of this machine; -lineinfo lets
+// profilers map instructions to source lines.
 var inCUDA = language{
 	file:     "source.cu",
 	find:     findCUDA,
@@ -45,10 +44,11 @@ func findCUDA() ([]string, error) {
 		}
 	}
 	return nil, errors.New("native: there is no nvcc on the PATH nor in /usr/local/cuda: install the CUDA toolkit, or " +
+		"" +
 		"set NVCC to its compiler")
 }
 
-// gpus lists the models of this machine's GPUs, as NVIDIA's driver has them in /proc.
+// gpus lists the models of this machine's GPUs, read from /proc.
 func gpus() string {
 	var models []string
 	files, _ := filepath.Glob("/proc/driver/nvidia/gpus/*/information")

@@ -5,10 +5,9 @@ import (
 	"strings"
 )
 
-// NCU returns the command line with which NVIDIA's Nsight Compute looks into a CUDA kernel of that name, or into all if
-// it is empty, while a program runs: the section set "full", which measures each launch several times, and the source.
-// It writes REPORT.ncu-rep, which ncu-ui opens. (The options are from NVIDIA's "Nsight Compute CLI"; none of it has
-// been run here.)
+// NCU returns the command line that profiles a CUDA kernel of a program with NVIDIA's Nsight Compute; an empty name
+// means all kernels. It collects the section set "full", which measures each launch several times, and the source, and
+// writes REPORT.ncu-rep for ncu-ui. (The options are from NVIDIA's "Nsight Compute CLI"; the command is not tested.)
 func NCU(kernel, report string, program ...string) string {
 	words := []string{"ncu", "--set", "full", "--import-source", "yes", "--target-processes", "all",
 		"--force-overwrite", "--export", report}
@@ -18,8 +17,8 @@ func NCU(kernel, report string, program ...string) string {
 	return commandLine(append(words, program...))
 }
 
-// Perf returns the command line with which Linux's perf tells which instructions of a C function take a program's time.
-// It writes the samples to the file report, and shows them beside the machine code.
+// Perf returns the command line that profiles a C function of a program with Linux's perf, instruction by instruction.
+// It writes the samples to the file report and shows them beside the machine code.
 func Perf(function, report string, program ...string) string {
 	record := append([]string{"perf", "record", "--output", report, "--"}, program...)
 	show := []string{"perf", "annotate", "--stdio", "--input", report, "--symbol", function}
@@ -28,7 +27,7 @@ func Perf(function, report string, program ...string) string {
 
 var plain = regexp.MustCompile(`^[A-Za-z0-9_@%+=:,./-]+$`)
 
-// commandLine writes words as a POSIX shell reads them.
+// commandLine quotes words for a POSIX shell.
 func commandLine(words []string) string {
 	quoted := make([]string, len(words))
 	for i, w := range words {

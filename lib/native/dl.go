@@ -6,7 +6,7 @@ package native
 #include <stdint.h>
 #include <stdlib.h>
 
-// The message belongs to the thread that failed.
+// dlerror's message belongs to the calling thread.
 static void *open_library(const char *path, const char **message) {
 	void *handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	*message = handle ? NULL : dlerror();
@@ -41,8 +41,8 @@ func symbol(handle unsafe.Pointer, name string) unsafe.Pointer {
 	return C.dlsym(handle, text)
 }
 
-// call calls what withBindings wrote, and returns the function's message. The words hold the arguments, pointers among
-// them, which must be pinned.
+// call calls a function that withBindings generated and returns its message. The words hold the arguments. Pointers
+// among them must be pinned.
 func call(function unsafe.Pointer, words []uint64, result unsafe.Pointer) string {
 	return C.GoString(C.call(function, (*C.uint64_t)(unsafe.SliceData(words)), result))
 }

@@ -136,7 +136,8 @@ func TestOnDeviceMemory(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	near(t, "what the program read", tensors.MustCopyFlatData[float32](seen), tensors.MustCopyFlatData[float32](want[0]))
+	near(t, "what the program read", tensors.MustCopyFlatData[float32](seen),
+		tensors.MustCopyFlatData[float32](want[0]))
 	wants(t, norm(make([]float32, 3), nil, x, scale, shift, epsilon), "layer_norm: the lengths do not fit")
 }
 

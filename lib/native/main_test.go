@@ -35,7 +35,8 @@ const childEnv = "NATIVE_TEST_CHILD"
 var children = map[string]func(){
 	"answer": func() {
 		var answer func() int
-		_, err := native.Load(answerSource, native.WithCache(os.Getenv("NATIVE_TEST_CACHE")), native.Bind("answer", &answer))
+		_, err := native.Load(answerSource, native.WithCache(os.Getenv("NATIVE_TEST_CACHE")),
+			native.Bind("answer", &answer))
 		if err != nil {
 			fmt.Println(err)
 			os.Exit(1)

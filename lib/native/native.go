@@ -1,5 +1,5 @@
-// Package native compiles C and CUDA functions while a program runs, and makes Go functions and XLA kernels of them:
-// what torch.utils.cpp_extension.load_inline is in PyTorch.
+// Package native compiles C and CUDA functions while a program runs, and makes Go functions and XLA kernels of them,
+// like torch.utils.cpp_extension.load_inline in PyTorch.
 //
 //	var double func(x []float32)
 //	_, err := native.Load(`
@@ -9,8 +9,8 @@
 //
 // Slices may be the memory of CPU devices (xla.View).
 //
-// A function of C has the memory of this process in its hands: if it writes past an array's end or crashes, there is no
-// error but the end of the process, or worse.
+// A C function can access all memory of the process: if it writes outside an array or crashes, the process ends or its
+// memory is corrupted, with no Go error.
 package native
 
 import (
@@ -18,9 +18,8 @@ import (
 	"unsafe"
 )
 
-// Library is a compiled source, loaded into this process until the process ends: bound functions, XLA's programs and
-// threads may be in it at any time, and nobody can tell that none is. Its methods may be called from several goroutines
-// at once.
+// Library is a compiled source. It stays loaded until the process ends, because bound functions, XLA programs and
+// threads may use it at any time. Its methods may be called from several goroutines.
 type Library struct {
 	path   string
 	handle unsafe.Pointer
@@ -36,10 +35,10 @@ type config struct {
 	bound    []*binding
 }
 
-// Flags adds arguments for the compiler, behind the package's own (-O3 -march=native for C), so that of two that
-// exclude each other, as -O3 and -O0 do, it is these that count. The compiler runs in the current folder, with no
-// shell. To sum up in vectors take -fopenmp-simd and "#pragma omp simd reduction(+:sum)", not -ffast-math: with gcc
-// before version 13 that makes denormal numbers zero for the whole thread that loads the library.
+// Flags adds compiler arguments after the package's own (-O3 -march=native for C), so they win, as -O0 over -O3. The
+// compiler runs in the current folder, without a shell. To vectorize sums use -fopenmp-simd and "#pragma omp simd
+// reduction(+:sum)", not -ffast-math, with which gcc before version 13 flushes denormal numbers to zero in the thread
+// that loads the library.
 func Flags(flags ...string) Option {
 	return func(c *config) error {
 		c.flags = append(c.flags, flags...)
@@ -47,7 +46,7 @@ func Flags(flags ...string) Option {
 	}
 }
 
-// withCache sets the folder in which compiled libraries are kept, in a folder "native".
+// withCache sets the folder in which the folder "native" holds compiled libraries.
 func withCache(dir string) Option {
 	return func(c *config) error {
 		c.cacheDir = dir
@@ -55,16 +54,15 @@ func withCache(dir string) Option {
 	}
 }
 
-// Load compiles a source in C with $CC, gcc or cc, loads it, and makes what Bind options ask for. native.h, which has
-// the slice types, and foreign.h of lib/xla/foreign are included before the source; the mathematics library is linked.
+// Load compiles a C source with $CC, gcc or cc, loads it, and sets the functions of [Bind] options. It includes
+// native.h, which has the slice types, and foreign.h of lib/xla/foreign before the source, and links the math library.
 //
-// What the same compiler made before of the same source with the same flags, for the same processor, is not compiled
-// again: libraries are kept in the folder "native" of $SHARDBOOK_CACHE, else of the user's cache folder, which may be
-// deleted at any time. Files that the source includes are no part of that: after a change in one, change the source or
-// a flag, such as -DVERSION=2.
+// Compiled libraries are cached in the folder "native" of $SHARDBOOK_CACHE, else of the user's cache folder, by
+// compiler, source, flags and processor. The cache may be deleted at any time. It does not notice changes of files that
+// the source includes: change the source or a flag then, such as -DVERSION=2.
 //
-// It returns an error if there is no compiler, if the source does not compile (the compiler's own words, in which
-// source.c is the source), if a symbol is missing, and where Bind says so.
+// It returns an error if there is no compiler, if the source does not compile (with the compiler's messages, which call
+// it source.c), if a symbol is missing, or for the reasons that [Bind] lists.
 func Load(source string, options ...Option) (*Library, error) { return load(inC, source, options) }
 
 func load(in language, source string, options []Option) (*Library, error) {
@@ -102,8 +100,8 @@ func load(in language, source string, options []Option) (*Library, error) {
 // Path returns the path of the compiled library, for tools such as objdump.
 func (l *Library) Path() string { return l.path }
 
-// Symbol returns the address of a function or variable that is not static in the source. In CUDA, names are those of C
-// only for what is declared extern "C".
+// Symbol returns the address of a function or variable that is not static in the source. In CUDA, declare it extern
+// "C", or use its mangled name.
 func (l *Library) Symbol(name string) (unsafe.Pointer, error) {
 	address := symbol(l.handle, name)
 	if address == nil {

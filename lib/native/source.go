@@ -6,19 +6,20 @@ import (
 	"strings"
 )
 
-// The functions that withBindings writes have these names, by the number of their binding.
+// callName names the function that withBindings generates for a binding, by its number.
 func callName(i int) string   { return "shardbook_call_" + strconv.Itoa(i) }
 func kernelName(i int) string { return "shardbook_kernel_" + strconv.Itoa(i) }
 
-// strict makes errors of what C lets pass in the calls of bound functions. CUDA, as C++, lets only numbers pass.
+// strict makes errors of implicit conversions and declarations, which C allows, in the calls of bound functions. In
+// CUDA, as in C++, only conversions of numbers are allowed.
 const strict = `#pragma GCC diagnostic error "-Wimplicit-function-declaration"
 #pragma GCC diagnostic error "-Wincompatible-pointer-types"
 #pragma GCC diagnostic error "-Wint-conversion"
 #pragma GCC diagnostic error "-Wconversion"
 `
 
-// withBindings returns the source with a function behind it for each binding, which takes its arguments from words and
-// calls the function of the source. So the compiler checks their types, and no call is put together by hand.
+// withBindings appends to the source a function for each binding, which takes its arguments from words and calls the
+// function of the source. So the compiler checks the types.
 func withBindings(in language, source string, bound []*binding) (string, error) {
 	var s strings.Builder
 	s.WriteString(source + "\n#line 1 \"bindings\"\n")
@@ -55,7 +56,7 @@ func (b *binding) writeCall(s *strings.Builder, number int, cuda bool) {
 		}
 		at += p.words
 	}
-	// The compiler's messages about the call name the binding in place of a file.
+	// In the compiler's messages the binding stands in place of a file name.
 	fmt.Fprintf(s, "#line 1 %q\n", fmt.Sprintf("Bind %s as %v", b.name, b.variable.Type()))
 	called := fmt.Sprintf("%s(%s);", b.name, strings.Join(args, ", "))
 	switch {

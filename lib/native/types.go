@@ -6,8 +6,8 @@ import (
 	"unsafe"
 )
 
-// number is a type of numbers: its name in C, that of its slices after "slice_", its bytes, and XLA's numbers of the
-// element types that look like it (xla/xla_data.proto, PrimitiveType).
+// number is a numeric type: its name in C, the suffix of its slice type, its size in bytes, and the matching XLA
+// element types (xla/xla_data.proto, PrimitiveType).
 type number struct {
 	c, slice string
 	bytes    int
@@ -30,7 +30,7 @@ var numbers = map[reflect.Kind]number{
 	reflect.Float64: {"double", "f64", 8, []int{12}},
 }
 
-// parameter is how an argument travels: in words of eight bytes, of which C copies the bytes of its own type.
+// parameter says how an argument is passed: in words of eight bytes, of which C copies the bytes of its own type.
 type parameter struct {
 	c     string // its type in C
 	kind  reflect.Kind
@@ -38,7 +38,7 @@ type parameter struct {
 	words int
 }
 
-// parameterOf returns how values of a type travel, and whether they can.
+// parameterOf returns how values of a type are passed, and false if they cannot be.
 func parameterOf(t reflect.Type) (parameter, bool) {
 	p := parameter{kind: t.Kind(), words: 1}
 	var ok bool
@@ -58,7 +58,7 @@ func parameterOf(t reflect.Type) (parameter, bool) {
 	return p, ok
 }
 
-// store writes an argument into words. What it points to stays where it is until unpinned.
+// store writes an argument into words, and pins the memory that it points to.
 func (p parameter) store(words []uint64, arg reflect.Value, pins *runtime.Pinner) {
 	switch p.kind {
 	case reflect.Slice, reflect.Pointer, reflect.UnsafePointer:
@@ -73,7 +73,7 @@ func (p parameter) store(words []uint64, arg reflect.Value, pins *runtime.Pinner
 	}
 }
 
-// points reports whether it gives C an address.
+// points reports whether the parameter contains a pointer.
 func (p parameter) points() bool {
 	return p.kind == reflect.Slice || p.kind == reflect.Pointer || p.kind == reflect.UnsafePointer
 }

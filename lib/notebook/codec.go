@@ -14,10 +14,10 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// header comes before a value in its file: cells are compiled one by one, and a type may be declared anew between two.
+// header precedes a value in its file: cells are compiled separately, so a type may have changed between two cells.
 type header struct{ Type, Signature string }
 
-// encode writes a value as encoding/gob does, and refuses types of which gob would leave something out.
+// encode writes a value with encoding/gob, and returns an error for types that gob would save incompletely.
 func encode(value reflect.Value) ([]byte, error) {
 	signature, as, err := describe(value.Type())
 	if err != nil {
@@ -37,26 +37,26 @@ func encode(value reflect.Value) ([]byte, error) {
 	return b.Bytes(), err
 }
 
-// decode sets into, which is addressable, to the value that encode wrote.
+// decode reads what encode wrote into the addressable value into.
 func decode(data []byte, into reflect.Value) error {
 	d := gob.NewDecoder(bytes.NewReader(data))
 	var is header
 	if err := d.Decode(&is); err != nil {
-		return fmt.Errorf("the kept value is damaged; run the cell that keeps it again: %w", err)
+		return fmt.Errorf("the saved value is damaged: run the cell that calls Keep again: %w", err)
 	}
 	if is.Type != into.Type().String() {
-		return fmt.Errorf("a %s is kept there, not a %s", is.Type, into.Type())
+		return fmt.Errorf("the value is a %s, not a %s", is.Type, into.Type())
 	}
 	signature, as, err := describe(into.Type())
 	if err != nil || signature != is.Signature {
-		return fmt.Errorf("a %s is kept there, but that type has been declared anew since; run the cell "+
-			"that keeps it again", is.Type)
+		return fmt.Errorf("the value is a %s, a type that was declared again and changed: run the cell "+
+			"that calls Keep again", is.Type)
 	}
 	return d.DecodeValue(reflect.NewAt(as, into.Addr().UnsafePointer()))
 }
 
-// tensor has the memory of a *tensors.Tensor, and the methods that gob looks for. GoMLX's GobSerialize is not used, as
-// it writes one number at a time.
+// tensor gives *tensors.Tensor the methods of gob, with the same memory layout. GoMLX's GobSerialize is not used
+// because it writes one number at a time.
 type tensor struct{ *tensors.Tensor }
 
 // GobEncode returns the shape and the bytes in host memory; nothing for nil.
@@ -77,7 +77,7 @@ func (t tensor) GobEncode() ([]byte, error) {
 	return b.Bytes(), errors.Join(err, written)
 }
 
-// GobDecode makes a local tensor.
+// GobDecode creates a tensor in host memory.
 func (t *tensor) GobDecode(data []byte) error {
 	if len(data) == 0 {
 		return nil
@@ -98,9 +98,9 @@ func (t *tensor) GobDecode(data []byte) error {
 	return t.MutableBytes(func(b []byte) { copy(b, content) })
 }
 
-// describe returns a signature, which two types have in common only if a value of one can be read as a value of the
-// other, and the type that gob is given in t's place: one of the same memory, with tensor for *tensors.Tensor. The
-// error says which part of t cannot be kept.
+// describe returns a signature, which two types share only if a value of one can be read as a value of the other, and
+// the type to give to gob in place of t: the same memory layout, with tensor for *tensors.Tensor. The error names the
+// part of t that cannot be saved.
 func describe(t reflect.Type) (signature string, as reflect.Type, err error) {
 	var d describer
 	as, err = d.add(t, t.String())
@@ -112,7 +112,7 @@ type describer struct {
 	inside []reflect.Type // from the outermost inwards
 }
 
-// add appends the signature of t, which is found at the given place of the outermost type.
+// add appends the signature of t, found at place in the outermost type.
 func (d *describer) add(t reflect.Type, place string) (as reflect.Type, err error) {
 	fmt.Fprintf(d, "%s.%s", t.PkgPath(), t)
 	switch {
@@ -132,7 +132,7 @@ func (d *describer) add(t reflect.Type, place string) (as reflect.Type, err erro
 	case reflect.Struct:
 		return d.fields(t, place)
 	case reflect.Pointer:
-		// Gob leaves out a zero that is pointed to, so that the pointer would come back nil.
+		// Gob omits a pointer to a zero value, which would be read back as nil.
 		if t.Elem().Kind() != reflect.Struct {
 			return nil, fmt.Errorf("%s is a pointer to a %s: only pointers to structs can be kept", place, t.Elem())
 		}
@@ -200,7 +200,7 @@ func (d *describer) fields(t reflect.Type, place string) (reflect.Type, error) {
 	return reflect.StructOf(fields), nil
 }
 
-// marshals tells whether gob has values of type t marshal themselves.
+// marshals reports whether gob lets values of type t marshal themselves.
 func marshals(t reflect.Type) bool {
 	if t.Kind() != reflect.Pointer {
 		t = reflect.PointerTo(t)

@@ -49,7 +49,7 @@ func newCellDisplay(send func(id, html, text string)) cellDisplay {
 func (cellDisplay) interval() time.Duration { return 100 * time.Millisecond }
 
 func (d cellDisplay) draw(s state) {
-	// A progress element without a value shows that something runs, not how far it is.
+	// Without a total, an indeterminate progress element shows only that something runs.
 	bar := fmt.Sprintf(`<progress aria-label="%s">`, html.EscapeString(s.label))
 	if s.total > 0 {
 		bar = fmt.Sprintf(`<progress aria-label="%s" max="%d" value="%d">`,
@@ -100,7 +100,7 @@ func (d *terminalDisplay) finish(s state) {
 	fmt.Fprintln(d.w)
 }
 
-// position stays within the bar, which refuses more.
+// position is at most the total, since the bar rejects more.
 func (d *terminalDisplay) position(s state) int {
 	if s.total > 0 {
 		return min(s.count, s.total)

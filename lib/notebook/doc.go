@@ -1,5 +1,5 @@
-// Package notebook gives Go notebook cells what their kernel leaves open: values kept from one cell to the next,
-// parameters set from outside, and progress bars.
+// Package notebook adds to Go notebook cells: values that later cells can read, parameters set from outside, and
+// progress bars.
 //
 // The gonb kernel compiles every cell and runs it as a process of its own, so cells share declarations but no memory.
 //

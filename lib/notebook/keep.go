@@ -9,16 +9,16 @@ import (
 	"strings"
 )
 
-// maxNameBytes limits names, so that the hexadecimal form of any is a valid file name.
+// maxNameBytes limits names so that their hexadecimal form is a valid file name.
 const maxNameBytes = 100
 
 var errNotKept = errors.New("no value kept")
 
 // Keep stores a copy of value under name, replacing what was kept there, for a later cell to read with [Kept].
 //
-// In a notebook the copy lives in the kernel's temporary folder: it is gone when the kernel stops or restarts, another
-// kernel never sees it, and it takes about the value's size in that folder. Programs that a cell starts with its own
-// environment share it; a ! line does not. Outside a notebook the copy lives in the process's memory.
+// In a notebook the copy is a file in the kernel's temporary folder, about as large as the value. It is deleted when
+// the kernel stops or restarts, and other kernels do not see it. Programs that a cell starts with its own environment
+// see it; commands of a ! line do not. Outside a notebook the copy is in the process's memory.
 //
 // Name is any text of 1 to 100 bytes. Value can be made of booleans, numbers, strings, slices, arrays, maps, structs,
 // pointers to structs, *[github.com/gomlx/gomlx/core/tensors.Tensor], and types that marshal themselves with
@@ -26,9 +26,10 @@ var errNotKept = errors.New("no value kept")
 // slice or map without elements may come back nil, and two pointers to one value as pointers to two copies. A tensor
 // comes back bit for bit, as a local one; one that is on a device is fetched to the host, and can still be used.
 //
-// Keep returns an error for a value that would not come back complete: one whose type has functions, channels,
-// interfaces, fields that are not exported, pointers to numbers, or contains itself; one with a nil pointer in a slice
-// or map; a finalized tensor; and when it cannot be written. What was kept under name before is then still there.
+// Keep returns an error for a value that could not be restored completely: a type that has functions, channels,
+// interfaces, unexported fields or pointers to numbers, or contains itself; a nil pointer in a slice or map; a
+// finalized tensor. It also returns an error if writing fails. After an error the value saved before under name is
+// unchanged.
 func Keep(name string, value any) error {
 	if err := keep(name, value); err != nil {
 		return fmt.Errorf("notebook: keeping %q: %w", name, err)
@@ -54,10 +55,9 @@ func keep(name string, value any) error {
 	return s.put(name, data)
 }
 
-// Kept returns a copy of the value that [Keep] stored under name. T is the type it had then.
+// Kept returns a copy of the value that [Keep] stored under name. T is the type of that value.
 //
-// It is an error if nothing is kept under name, if the value has another type than T, or if a type of that name has
-// been declared anew since.
+// It is an error if there is no value under name, if its type is not T, or if its type was declared again and changed.
 func Kept[T any](name string) (T, error) {
 	var value T
 	err := kept(name, reflect.ValueOf(&value).Elem())

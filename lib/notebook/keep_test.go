@@ -195,9 +195,9 @@ func TestKeptErrors(t *testing.T) {
 	check(err, `notebook: no value kept under "loss"; kept so far: "accuracy/1", "weights"; `+
 		`run the cell that calls notebook.Keep("loss", …) first`)
 	_, err = notebook.Kept[[]int]("weights")
-	check(err, `notebook: reading "weights": a float64 is kept there, not a []int`)
+	check(err, `notebook: reading "weights": the value is a float64, not a []int`)
 	_, err = notebook.Kept[any]("weights")
-	check(err, `notebook: reading "weights": a float64 is kept there, not a interface {}`)
+	check(err, `notebook: reading "weights": the value is a float64, not a interface {}`)
 }
 
 // keepFirst and readSecond each declare a type run, as two cells may.
@@ -322,5 +322,5 @@ func ExampleKeep() {
 	fmt.Println(err)
 	// Output:
 	// [2.5 1.25] one device <nil>
-	// notebook: reading "baseline": a notebook_test.result is kept there, not a string
+	// notebook: reading "baseline": the value is a notebook_test.result, not a string
 }

@@ -45,7 +45,7 @@ func lookupParam[T paramValue](name string, def T) (T, error) {
 	return value, nil
 }
 
-// parseParam's error describes the type that text is not of.
+// parseParam parses text as a T. Its error describes T.
 func parseParam[T paramValue](text string) (T, error) {
 	var value T
 	var err error

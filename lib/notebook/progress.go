@@ -15,7 +15,7 @@ import (
 //		…
 //	}
 //
-// The bar ends with the loop, also when the loop is left early. A total that is not positive yields nothing.
+// The bar ends with the loop, also after a break. If total is not positive, it yields nothing.
 func Progress(label string, total int) iter.Seq[int] {
 	return func(yield func(int) bool) {
 		bar := NewBar(label, max(total, 0))
@@ -29,15 +29,14 @@ func Progress(label string, total int) iter.Seq[int] {
 	}
 }
 
-// Bar is a progress bar that counts steps. While it runs it shows the count, the rate, the remaining time (which
-// supposes that the rate stays what it was on average) and a note; at the end it shows the label and the count only, so
-// that a notebook's output does not change from run to run.
+// Bar is a progress bar that counts steps. While it runs it shows the count, the rate, the remaining time at the
+// average rate, and a note. At the end it shows only the label and the count, so that a notebook's output is the same
+// in every run.
 //
-// In a notebook it is drawn in the cell's output and changed in place, at most ten times a second; on a terminal it is
-// drawn on the standard error; and where the standard error is something else, it is a line there every five seconds.
+// In a notebook it is drawn in the cell's output and updated in place, at most ten times a second. On a terminal it is
+// drawn on standard error. If standard error is no terminal, it writes a line there every five seconds.
 //
-// The methods may be called from several goroutines. They draw in the calling goroutine, so a bar that is not stepped
-// stands still.
+// The methods may be called from several goroutines. Only they redraw the bar: there is no goroutine in the background.
 type Bar struct {
 	mu      sync.Mutex
 	state   state
@@ -72,7 +71,7 @@ func (b *Bar) Step(format string, args ...any) {
 	b.add(1)
 }
 
-// Add counts n steps and leaves the note as it is. A negative n takes steps back, down to zero.
+// Add adds n to the count, down to zero if n is negative. It does not change the note.
 func (b *Bar) Add(n int) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -93,7 +92,7 @@ func (b *Bar) add(n int) {
 	b.display.draw(b.state)
 }
 
-// Done draws the bar's last state. Later calls of any method do nothing.
+// Done draws the final state. Later calls of any method do nothing.
 func (b *Bar) Done() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -113,7 +112,7 @@ type state struct {
 	note         string
 }
 
-// result is the text that stays when the bar has ended.
+// result is the text after the bar has ended.
 func (s state) result() string {
 	text := fmt.Sprint(s.count)
 	if s.total > 0 {
@@ -125,7 +124,7 @@ func (s state) result() string {
 	return text
 }
 
-// running is the text beside or instead of a bar while it runs.
+// running is the text beside the bar, or without one, while it runs.
 func (s state) running() string {
 	parts := []string{s.result()}
 	if seconds := s.elapsed.Seconds(); s.count > 0 && seconds > 0 {
@@ -150,7 +149,7 @@ func rate(perSecond float64) string {
 	return fmt.Sprintf("%.0f/s", perSecond)
 }
 
-// remaining takes seconds as a float because a slow start can foresee more of them than a time.Duration holds.
+// remaining formats seconds as a float because a slow start can predict more than a time.Duration holds.
 func remaining(seconds float64) string {
 	switch {
 	case seconds < 1:
@@ -161,7 +160,7 @@ func remaining(seconds float64) string {
 	return fmt.Sprintf("%.0f days left", seconds/(24*3600))
 }
 
-// oneLine replaces line ends and other control characters by spaces: they would break a bar drawn in one line.
+// oneLine replaces line ends and other control characters by spaces, because a bar is one line.
 func oneLine(text string) string {
 	return strings.Map(func(r rune) rune {
 		if unicode.IsControl(r) {

@@ -24,9 +24,9 @@ type store interface {
 
 // openStore returns the kernel's store in a notebook and the process's memory elsewhere.
 //
-// A notebook's values are in a folder inside the kernel's temporary folder. That one is made new for each kernel
-// process, under a random name that must not exist yet, so the values of an earlier kernel cannot be seen even if it
-// was killed before it could remove them. The go tool ignores names that begin with a dot.
+// A notebook's values are in a folder inside the kernel's temporary folder. Each kernel process creates that folder
+// under a new random name, so the values of an earlier kernel cannot be seen even if it was killed. The go tool ignores
+// names that begin with a dot.
 func openStore() (store, error) {
 	if os.Getenv(protocol.GONB_PIPE_ENV) == "" {
 		return &processStore, nil
@@ -38,7 +38,7 @@ func openStore() (store, error) {
 	return folderStore(filepath.Join(folder, ".kept")), nil
 }
 
-// memoryStore keeps values in memory, encoded like those in files so that they behave alike.
+// memoryStore has values in memory, encoded like those in files so that they behave alike.
 type memoryStore struct {
 	mu   sync.Mutex
 	data map[string][]byte
@@ -68,8 +68,8 @@ func (s *memoryStore) names() ([]string, error) {
 	return slices.Sorted(maps.Keys(s.data)), nil
 }
 
-// folderStore keeps each value in one file of a folder. A file's name is the value's name in hexadecimal, which is safe
-// whatever the name contains and also where file names ignore case.
+// folderStore has one file of a folder per value. The file's name is the value's name in hexadecimal, which is valid
+// for all names, also where file names ignore case.
 type folderStore string
 
 const keptSuffix = ".kept"

@@ -126,7 +126,8 @@ func TestKeepParameters(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got.Step != 7 || got.Missing != nil || len(got.Parameters) != 2 || len(got.Layers) != 2 || got.Layers[1] != nil {
+		if got.Step != 7 || got.Missing != nil || len(got.Parameters) != 2 || len(got.Layers) != 2 ||
+			got.Layers[1] != nil {
 			t.Fatalf("got %+v", got)
 		}
 		for name, parameter := range want.Parameters {

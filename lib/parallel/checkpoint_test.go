@@ -108,7 +108,8 @@ func TestCheckpoints(t *testing.T) {
 			again := t.TempDir()
 			c := traintest.Last(t, dir)
 			var note string
-			if err := errors.Join(run.load(c), c.Meta(&note), run.save(again)); err != nil || c.Step != step || note != "note" {
+			if err := errors.Join(run.load(c), c.Meta(&note),
+				run.save(again)); err != nil || c.Step != step || note != "note" {
 				t.Fatalf("%s: a checkpoint of step %d with note %q: %v", name, c.Step, note, err)
 			}
 			sameState(t, name+", saved again", again, dir)

@@ -30,7 +30,8 @@ func ExampleNew() {
 	layout := parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 2}
 	config := gpt.Config{Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 8, NoBias: true, Norm: gpt.RMSNorm}
 	model := gpt.Parallel{Config: config, Tensor: layout.TensorGroup(), Sequence: layout.SequenceGroup("")}
-	run, err := parallel.New(context.Background(), backend, train.Recipe{Model: model, Optimizer: optim.AdamW(0.05)}, layout,
+	run, err := parallel.New(context.Background(), backend, train.Recipe{Model: model, Optimizer: optim.AdamW(0.05)},
+		layout,
 		parallel.Options{})
 	must(err)
 	defer run.Close()

@@ -54,9 +54,11 @@ func TestGradients(t *testing.T) {
 	for _, l := range []parallel.Layout{
 		{Replicas: 2, Data: 2, Sync: ddp.Bucketed, BucketBytes: 200}, {Replicas: 2, Pipe: 2, Sync: ddp.Naive,
 			Microbatches: 4},
-		{Replicas: 2, Pipe: 2, EachMicroBatch: true, Schedule: "zb-h1"}, {Replicas: 2, Pipe: 2, Data: 2, Sync: ddp.Overlap,
+		{Replicas: 2, Pipe: 2, EachMicroBatch: true, Schedule: "zb-h1"}, {Replicas: 2, Pipe: 2, Data: 2,
+			Sync:      ddp.Overlap,
 			Recompute: true},
-		{Replicas: 4, Pipe: 2, Hook: ddp.BF16(), Sync: ddp.Bucketed}, {Replicas: 2, Data: 2, Hook: ddp.ByPlan(plan.Ring)},
+		{Replicas: 4, Pipe: 2, Hook: ddp.BF16(), Sync: ddp.Bucketed}, {Replicas: 2, Data: 2,
+			Hook: ddp.ByPlan(plan.Ring)},
 		{Replicas: 2, Pipe: 2, Data: 2, SumLoss: true}, {Data: 4, SumLoss: true, EachMicroBatch: true, Microbatches: 2},
 		{Replicas: 2, Data: 2, Every: 2}, {Replicas: 2, Pipe: 2, Every: 2, Microbatches: 4},
 		{Replicas: 2, Every: 2, Offload: offload.Host{Update: true}}, {Replicas: 2, Sync: ddp.Bucketed,

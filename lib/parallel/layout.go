@@ -174,7 +174,8 @@ func (l Layout) Validate() error {
 		{"Shards", l.Shards},
 	} {
 		if f.value < 0 || f.value > 1<<20 {
-			return fmt.Errorf("parallel: Layout.%s is %d: set it to at least 1, or to 0 for the default", f.name, f.value)
+			return fmt.Errorf("parallel: Layout.%s is %d: set it to at least 1, or to 0 for the default", f.name,
+				f.value)
 		}
 	}
 	l = l.withDefaults()
@@ -188,12 +189,15 @@ func (l Layout) Validate() error {
 		return errors.New("parallel: Layout.TensorSequence is set and Layout.Tensor is 1: leave it out")
 	case l.Shards > 0 && (l.ZeRO == 0 || l.shards() > 1 || l.copies()%l.Shards != 0):
 		return fmt.Errorf("parallel: Layout.Shards is %d, with ZeRO=%d, %d replicas and %d devices of a rank that "+
-			"shard its state: choose a divisor of the replicas, for ZeRO over ranks of one device, or 0", l.Shards, l.ZeRO,
+			"shard its state: choose a divisor of the replicas, for ZeRO over ranks of one device, or "+
+			"0", l.Shards, l.ZeRO,
 			l.copies(), l.shards())
 	case l.RingRanks && l.Ring == 1:
-		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or leave it out")
+		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or leave " +
+			"it out")
 	case l.RingRanks && l.Every > 1:
-		return fmt.Errorf("parallel: Layout.RingRanks is set and Every is %d: the ranks of a ring have the gradients of one "+
+		return fmt.Errorf("parallel: Layout.RingRanks is set and Every is %d: the ranks of a ring have the gradients "+
+			"of one "+
 			"batch, which is averaged each time; leave one of them out", l.Every)
 	case l.Partition && (l.Tensor == 1 || l.TensorSequence || l.Recompute):
 		return fmt.Errorf("parallel: Layout.Partition is set, with Tensor=%d, TensorSequence=%v and Recompute=%v: it "+
@@ -217,7 +221,8 @@ func (l Layout) Validate() error {
 	if l.PerRank() > 1 || l.RingRanks || l.ZeRO > 0 || l.Partition || l.Offload != (offload.Host{}) || l.Sync != "" ||
 		l.EachMicroBatch || l.Every > 1 ||
 		l.Hook != nil {
-		return fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose one "+
+		return fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose "+
+			"one "+
 			"that does not, "+
 			"or leave Replicas, Recompute and Cut alone beside it, with ranks of one device", l.Schedule)
 	}
@@ -313,7 +318,8 @@ func (l Layout) MicroBatch(rows int) (int, error) {
 	l = l.withDefaults()
 	parts := l.Replicas * l.Data * l.Microbatches
 	if rows < 1 || rows%parts != 0 {
-		return 0, fmt.Errorf("parallel: a batch of %d sequences for %d data-parallel devices, with %d micro-batches each: "+
+		return 0, fmt.Errorf("parallel: a batch of %d sequences for %d data-parallel devices, with %d micro-batches "+
+			"each: "+
 			"make it a multiple of %d", rows, l.Replicas*l.Data, l.Microbatches, parts)
 	}
 	return rows / parts, nil

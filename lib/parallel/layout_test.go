@@ -66,7 +66,8 @@ func TestRefusedLayouts(t *testing.T) {
 	if refused < 6 {
 		t.Errorf("only %d layouts are refused", refused)
 	}
-	l := parallel.Layout{Ulysses: 8} // one head for two devices; memest does not know in which way devices share sequences
+	// one head for two devices; memest does not know in which way devices share sequences
+	l := parallel.Layout{Ulysses: 8}
 	_, err := parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: optim.SGD(1)}, l, ""), l)
 	checkError(t, "ulysses", err, "a device has 4 query heads")
 }
@@ -145,7 +146,8 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Ring: -1}, "Layout.Ring is -1"},
 		{parallel.Layout{RingRanks: true}, "Layout.RingRanks is set and Ring is 1"},
 		{parallel.Layout{Ring: 2, RingRanks: true, Every: 2}, "RingRanks is set and Every is 2"},
-		{parallel.Layout{Tensor: 2, Partition: true, Offload: offload.Host{Activations: true}}, "so leave Partition out"},
+		{parallel.Layout{Tensor: 2, Partition: true, Offload: offload.Host{Activations: true}},
+			"so leave Partition out"},
 		{parallel.Layout{Ulysses: -1}, "Layout.Ulysses is -1"},
 		{parallel.Layout{Tensor: -1}, "Layout.Tensor is -1"},
 		{parallel.Layout{Chunks: -1}, "Layout.Chunks is -1"},
@@ -161,15 +163,18 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Pipe: 2, Schedule: "no such"}, `unknown kind "no such"`},
 		{parallel.Layout{Pipe: 2, Chunks: 3}, "3 chunks"},
 		{parallel.Layout{Pipe: 3, Schedule: pipeline.KindDualPipe, Microbatches: 6}, "3 ranks are odd"},
-		{parallel.Layout{Pipe: 2, Microbatches: 3, Schedule: pipeline.KindInterleaved}, "3 micro-batches are no multiple"},
+		{parallel.Layout{Pipe: 2, Microbatches: 3, Schedule: pipeline.KindInterleaved},
+			"3 micro-batches are no multiple"},
 		{parallel.Layout{Sync: "sometimes"}, `"sometimes"`},
 		{parallel.Layout{Replicas: 2, Every: -1}, "Options.Every is -1"},
 		{parallel.Layout{Replicas: 2, Every: 2, Sync: ddp.Naive}, `Layout.Every is 2 and Sync "naive"`},
 		{parallel.Layout{Replicas: 2, Sync: ddp.Naive, BucketBytes: 9}, `Layout.BucketBytes is 9 and Sync "naive"`},
-		{parallel.Layout{Replicas: 2, ZeRO: 1, Sync: ddp.Bucketed}, "what is sharded is reduced by the unit that is sharded"},
+		{parallel.Layout{Replicas: 2, ZeRO: 1, Sync: ddp.Bucketed},
+			"what is sharded is reduced by the unit that is sharded"},
 		{parallel.Layout{Data: 2, ZeRO: 3, EachMicroBatch: true}, "Layout.EachMicroBatch is set and ZeRO is 3"},
-		{parallel.Layout{Replicas: 2, Data: 2, ZeRO: 1, Every: 2}, "local SGD (Every) averages states that each replica " +
-			"has in full"},
+		{parallel.Layout{Replicas: 2, Data: 2, ZeRO: 1, Every: 2},
+			"local SGD (Every) averages states that each replica " +
+				"has in full"},
 		{parallel.Layout{Data: 2, Hook: ddp.BF16()}, "Replicas is 1"},
 		{parallel.Layout{Replicas: 2, Tensor: 2, Hook: ddp.BF16()}, "with Tensor 2 a device has those of parts"},
 		{parallel.Layout{Replicas: 2, Every: 2, EachMicroBatch: true}, "Options.Every is 2"},

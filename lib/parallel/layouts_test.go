@@ -179,7 +179,8 @@ func TestLayouts(t *testing.T) {
 			if _, err := f.Estimate(setup(c), layoutRows); err != nil {
 				t.Fatal(err)
 			}
-			r := train.Recipe{Model: c, Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}} // which does not forgive a wrong scale
+			// which does not forgive a wrong scale
+			r := train.Recipe{Model: c, Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
 			if f.clip > 0 {
 				r.Optimizer, r.Clip = optim.AdamW(1e-2), f.clip
 			}
@@ -229,7 +230,8 @@ func TestOwnSchedule(t *testing.T) {
 		t.Fatal(err)
 	}
 	const rows, until = 8, 2
-	r, l := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.5)}, parallel.Layout{Plan: own, Data: 2, ZeRO: 1}
+	r, l := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.5)}, parallel.Layout{Plan: own, Data: 2,
+		ZeRO: 1}
 	if l.Ranks() != 2 || l.Devices() != 4 {
 		t.Errorf("%d ranks, %d devices", l.Ranks(), l.Devices())
 	}
@@ -263,7 +265,8 @@ func TestAsynchronous(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		theirs, err := pipeline.New(t.Context(), devices(), r, pipeline.Options{Schedule: order, Replicas: 2, Fused: !apart})
+		theirs, err := pipeline.New(t.Context(), devices(), r,
+			pipeline.Options{Schedule: order, Replicas: 2, Fused: !apart})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -148,7 +148,8 @@ func TestEstimatedStates(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				p, err := parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: of.Optimizer, Precision: policy}, l, ""), l)
+				p, err := parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: of.Optimizer, Precision: policy},
+					l, ""), l)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -170,7 +171,8 @@ func TestEstimatedStates(t *testing.T) {
 					}
 					for _, kind := range append(states, memest.Gradients) {
 						if kinds[kind] != stage.Of(kind) {
-							t.Errorf("%+v, stage %d: %v of %d bytes, memest says %d", l, rank, kind, kinds[kind], stage.Of(kind))
+							t.Errorf("%+v, stage %d: %v of %d bytes, memest says %d", l, rank, kind, kinds[kind],
+								stage.Of(kind))
 						}
 					}
 				}

@@ -67,7 +67,8 @@ func TestModels(t *testing.T) {
 
 // TestWhole trains a model that is no chain of blocks.
 func TestWhole(t *testing.T) {
-	r := train.Recipe{Model: traintest.Whole{Model: toy.Model(false)}, Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
+	r := train.Recipe{Model: traintest.Whole{Model: toy.Model(false)},
+		Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
 	want, _ := traintest.Alone(t, devices(), r, 3, toyBatches(8))
 	for _, l := range []parallel.Layout{{Data: 2, ZeRO: 3}, {Replicas: 2, Data: 2, ZeRO: 1, Recompute: true}} {
 		run := start(t, r, l)

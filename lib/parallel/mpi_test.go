@@ -26,7 +26,8 @@ var processLayout = parallel.Layout{Pipe: 2, Data: 2, ZeRO: 1}
 
 // trainAndSave is a rank's part; its devices are the backend's from number first on.
 func trainAndSave(ctx context.Context, g group.Group, backend *xla.Backend, first int, dir string) error {
-	p, err := parallel.NewPlan(train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Clip: 0.5}, processLayout)
+	p, err := parallel.NewPlan(train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Clip: 0.5},
+		processLayout)
 	if err != nil {
 		return err
 	}

@@ -95,7 +95,8 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 		if l.PerRank() > l.Data || l.Ring > 1 {
 			return shares, fmt.Errorf("parallel: a %T does not say what devices share, and the layout has tensor=%d, "+
 				"ring=%d, ulysses=%d: "+
-				"give a model that does (train.Shared), as gpt.Parallel, or leave these at 1", model, l.Tensor, l.Ring, l.Ulysses)
+				"give a model that does (train.Shared), as gpt.Parallel, or leave these at "+
+				"1", model, l.Tensor, l.Ring, l.Ulysses)
 		}
 		return shares, nil
 	}

@@ -33,7 +33,8 @@ func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, g
 		return 0, 0, fmt.Errorf("parallel: the sequence method is %.40q: want one of %s", method,
 			strings.Join(SeqMethods(), ", "))
 	case method != seqHybrid && ulysses != 0:
-		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d with the sequence method %s: leave it out, or choose %s",
+		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d with the sequence method %s: leave it out, or choose "+
+			"%s",
 			ulysses,
 			method, seqHybrid)
 	case method == seqUlysses:
@@ -45,7 +46,8 @@ func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, g
 			ulysses--
 		}
 		if ulysses < 2 {
-			return 0, 0, fmt.Errorf("parallel: no number of devices below %d divides both these and a device's %d key/value "+
+			return 0, 0, fmt.Errorf("parallel: no number of devices below %d divides both these and a device's %d "+
+				"key/value "+
 				"heads: "+
 				"choose other numbers, or the sequence method %s", devices, keyHeads, seqRing)
 		}
@@ -74,7 +76,8 @@ func (l *Layout) keys(s *sequences) []key {
 	return []key{
 		{"replicas", &l.Replicas}, {"pipe", &l.Pipe}, {"data", &l.Data}, {"tensor", &l.Tensor},
 		{"tensor-sequence", &l.TensorSequence}, {"tensor-partition", &l.Partition},
-		{"seq-parallel", &s.devices}, {"seq-method", &s.method}, {"seq-ulysses", &s.ulysses}, {"seq-ranks", &l.RingRanks},
+		{"seq-parallel", &s.devices}, {"seq-method", &s.method}, {"seq-ulysses", &s.ulysses}, {"seq-ranks",
+			&l.RingRanks},
 		{"zero", &l.ZeRO}, {"prefetch", &l.Prefetch}, {"shards", &l.Shards},
 		{"schedule", &l.Schedule}, {"chunks", &l.Chunks}, {"microbatches", &l.Microbatches}, {"cut", &l.Cut},
 		{"recompute-stages", &l.Recompute}, {"offload-optimizer", &l.Offload.Update},
@@ -179,7 +182,8 @@ func (l Layout) String() string {
 		case of.Kind() == reflect.Bool:
 			pairs = append(pairs, k.name)
 		case of.Kind() == reflect.Slice:
-			pairs = append(pairs, k.name+"="+strings.ReplaceAll(strings.Trim(fmt.Sprint(of.Interface()), "[]"), " ", ":"))
+			pairs = append(pairs, k.name+"="+strings.ReplaceAll(strings.Trim(fmt.Sprint(of.Interface()), "[]"), " ",
+				":"))
 		default:
 			pairs = append(pairs, fmt.Sprint(k.name, "=", of.Interface()))
 		}

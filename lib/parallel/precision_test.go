@@ -71,7 +71,8 @@ func TestPrecision(t *testing.T) {
 				}
 				if skips := overflows && step == 0; m.Skipped != skips || alone[step].Skipped != skips ||
 					m.Scale != alone[step].Scale {
-					t.Errorf("%s, rank %d: step %d left out: %v, on one device: %v; the scale is %g, on one device %g", c.policy,
+					t.Errorf("%s, rank %d: step %d left out: %v, on one device: %v; the scale is %g, on one device "+
+						"%g", c.policy,
 						g.Rank(), step,
 						m.Skipped, alone[step].Skipped, m.Scale, alone[step].Scale)
 				}
@@ -128,7 +129,8 @@ func TestRules(t *testing.T) {
 		}
 		t.Logf("%s in %+v: %.2g", c.rule, c.layout, off)
 		if !(off <= lossBound) {
-			t.Errorf("%s in %+v: losses are off by %.2g of one device's, want at most %g", c.rule, c.layout, off, lossBound)
+			t.Errorf("%s in %+v: losses are off by %.2g of one device's, want at most %g", c.rule, c.layout, off,
+				lossBound)
 		}
 	}
 }

@@ -32,7 +32,8 @@ func TestRefused(t *testing.T) {
 	whole.Model = traintest.Whole{Model: toys.Model}
 	one := parallel.Layout{Tensor: 2}
 	alone := train.Recipe{Model: gpt.Parallel{Config: small(2)}, Optimizer: optim.SGD(1)}
-	other := train.Recipe{Model: gpt.Parallel{Config: small(2), Tensor: tensor.Group{Axis: "model"}}, Optimizer: optim.SGD(1)}
+	other := train.Recipe{Model: gpt.Parallel{Config: small(2), Tensor: tensor.Group{Axis: "model"}},
+		Optimizer: optim.SGD(1)}
 	begin := func(b *xla.Backend, r train.Recipe, l parallel.Layout) error {
 		run, err := parallel.New(context.Background(), b, r, l, parallel.Options{})
 		if err == nil {
@@ -125,7 +126,8 @@ func TestBatchesRefused(t *testing.T) {
 			inputs, targets *tensors.Tensor
 			want            string
 		}{
-			{few, fewer, "a batch of 6 examples for 4 data-parallel devices with 2 micro-batches each: make it a multiple of 8"},
+			{few, fewer, "a batch of 6 examples for 4 data-parallel devices with 2 micro-batches each: make it a " +
+				"multiple of 8"},
 			{odd, odder, "a batch of 4 examples for 4 data-parallel devices"},
 			{inputs, fewer, "6"},
 			{wide, targets, `block "in", of an input of shape (Float32)[1, 5]`},

@@ -23,7 +23,7 @@ type event struct {
 	Args   map[string]any `json:"args,omitempty"`
 }
 
-// micros is a time that JSON has as a number of microseconds, with nanoseconds after the point.
+// micros is a time that is written to JSON in microseconds, with nanoseconds as decimals.
 type micros time.Duration
 
 func (m micros) MarshalJSON() ([]byte, error) {
@@ -35,8 +35,8 @@ func (m micros) MarshalJSON() ([]byte, error) {
 }
 
 // WriteChrome writes the trace as JSON in Chrome's trace event format, which https://ui.perfetto.dev and
-// chrome://tracing open. A rank is a process there and a stream a thread; a stream whose spans cross takes several
-// threads of its name. It is an error if a span ends before it starts.
+// chrome://tracing open. Ranks become processes and streams threads; a stream whose spans partly overlap becomes
+// several threads of the same name. It is an error if a span ends before it starts.
 func (t Trace) WriteChrome(w io.Writer) error {
 	ranks := map[int]bool{}
 	for _, s := range t.Spans {
@@ -71,7 +71,8 @@ func (t Trace) WriteChrome(w io.Writer) error {
 func (t Trace) events(ranks []int) (events []event) {
 	add := func(e event) { events = append(events, e) }
 	for _, rank := range ranks {
-		add(event{Phase: "M", Name: "process_name", Rank: rank, Args: map[string]any{"name": fmt.Sprintf("rank %d", rank)}})
+		add(event{Phase: "M", Name: "process_name", Rank: rank,
+			Args: map[string]any{"name": fmt.Sprintf("rank %d", rank)}})
 	}
 	threads := 0 // of all ranks: some viewers take thread 0 for an idle one, and equal threads of two processes for one
 	for _, stream := range byStream(t.Spans) {
@@ -81,7 +82,8 @@ func (t Trace) events(ranks []int) (events []event) {
 			thread := first + track[i]
 			if thread > threads {
 				threads = thread
-				add(event{Phase: "M", Name: "thread_name", Rank: s.Rank, Thread: thread, Args: map[string]any{"name": s.Stream}})
+				add(event{Phase: "M", Name: "thread_name", Rank: s.Rank, Thread: thread,
+					Args: map[string]any{"name": s.Stream}})
 			}
 			start, took := micros(s.Start), micros(s.End-s.Start)
 			add(event{s.Name, "X", &start, &took, s.Rank, thread, s.Work.args()})

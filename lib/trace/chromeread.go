@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// ReadChrome reads what [Trace.WriteChrome] wrote, or what another program did in Chrome's trace event format: an
-// object with the events, or the list of them alone. It takes complete events and counts of processes that have whole
-// numbers, which become ranks; a stream has its thread's name, or else its number. Other events are passed over. Times
-// are rounded to nanoseconds, exactly so up to three weeks.
+// ReadChrome reads a trace that [Trace.WriteChrome] or another program wrote in Chrome's trace event format: an object
+// with the events, or a list of events. It reads complete events (phase X) and counters; other events are ignored.
+// Process ids must be integers and become ranks; a thread becomes a stream, named after the thread or else its id.
+// Times are rounded to nanoseconds, without error up to three weeks.
 //
 // It is an error if the text is not JSON of that form, or if a time or a count is missing or too large.
 func ReadChrome(r io.Reader) (Trace, error) {
@@ -46,8 +46,7 @@ func ReadChrome(r io.Reader) (Trace, error) {
 	return t, nil
 }
 
-// foreignEvent is an event of which nothing is sure yet but that it is one. Its process and thread may be numbers or
-// texts.
+// foreignEvent is an event whose fields are not checked yet. Its process and thread may be numbers or strings.
 type foreignEvent struct {
 	Name, Ph string
 	Ts, Dur  json.Number
@@ -63,7 +62,7 @@ func (e foreignEvent) rank() (rank int, ok bool) {
 	return *number, true
 }
 
-// thread is where an event is: the texts of its process and thread.
+// thread returns the process and thread as text.
 func (e foreignEvent) thread() [2]string { return [2]string{string(e.Pid), string(e.Tid)} }
 
 func threadNames(events []foreignEvent) map[[2]string]string {
@@ -106,7 +105,7 @@ func (t *Trace) add(e foreignEvent, names map[[2]string]string) error {
 	return nil
 }
 
-// count adds a counter for each series of a count. Only ours are without a name of their own.
+// count adds a counter for each series of an event. Only events of WriteChrome have series without names.
 func (t *Trace) count(e foreignEvent, rank int, at time.Duration) error {
 	var series map[string]json.Number
 	if err := json.Unmarshal(e.Args, &series); err != nil {

@@ -8,12 +8,12 @@ import (
 	"github.com/shardbook/shardbook/lib/chart"
 )
 
-// Counts draws how counts went over time (ms), in steps, as a count keeps its value until the next: those of the names,
-// or all if there are none. y names the vertical axis with its unit, by which values are divided:
+// Counts draws counters over time (ms) as step functions: those with the given names, or all if no names are given. y
+// names the vertical axis with its unit; values are divided by unit:
 //
 //	t.Counts("memory", "live arrays (MB)", 1e6, "live")
 //
-// Each count of each rank is a line, which goes on to the end of the trace.
+// Each counter of each rank is one line, up to the end of the trace.
 func (t Trace) Counts(title, y string, unit float64, names ...string) *chart.Chart {
 	_, end := t.Range()
 	counters := slices.DeleteFunc(slices.Clone(t.Counters), func(c Counter) bool {

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Range returns the first and the last time of a trace: from when the first span starts or the first count changes to
-// when the last one ends or changes. Both are 0 if it is empty.
+// Range returns when the first span starts or the first counter changes, and when the last span ends or the last
+// counter changes. Both are 0 if the trace is empty.
 func (t Trace) Range() (from, to time.Duration) {
 	if len(t.Spans) > 0 {
 		from, to = t.Spans[0].Start, t.Spans[0].End
@@ -22,7 +22,7 @@ func (t Trace) Range() (from, to time.Duration) {
 	return from, to
 }
 
-// Shift returns the trace with all its times later by a duration, or earlier if that is negative.
+// Shift returns the trace with the duration added to all its times.
 func (t Trace) Shift(by time.Duration) Trace {
 	t.Spans, t.Counters = slices.Clone(t.Spans), slices.Clone(t.Counters)
 	for i := range t.Spans {
@@ -35,9 +35,9 @@ func (t Trace) Shift(by time.Duration) Trace {
 	return t
 }
 
-// Within returns what was from one time to another, and counts times from the first: one step of several, say, so that
-// steps of different runs stand on the same axis. A span that reaches out is cut, and keeps its work; a count
-// starts with the value that it had before, where it had one.
+// Within returns the part of the trace between two times, with times counted from the first: for example one step, to
+// compare it with a step of another run on the same axis. Spans that begin earlier or end later are cut, with their
+// full work; counters start with their value at that time, if they had one.
 func (t Trace) Within(from, to time.Duration) Trace {
 	var in Trace
 	if to <= from {

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// nest sorts spans of one stream by start, the longer first, and puts each on the first track where it lies within
-// another span or beside it: viewers draw spans of one track inside each other, and have no place for two that cross.
+// nest sorts spans of one stream by start, the longer first, and puts each on the first track where it is nested in
+// another span or overlaps none, because viewers cannot draw spans of one track that partly overlap.
 func nest(spans []Span) (sorted []Span, track []int) {
 	sorted, track = slices.Clone(spans), make([]int, len(spans))
 	slices.SortStableFunc(sorted, func(a, b Span) int {

@@ -17,10 +17,10 @@ func Of(spans []Span, rank int, stream string) []Span {
 	return of
 }
 
-// Busy returns for how long at least one of the spans ran. A span that ends before it starts counts for nothing.
+// Busy returns how long at least one of the spans ran. It ignores a span that ends before it starts.
 func Busy(spans []Span) time.Duration { return length(union(spans)) }
 
-// Overlap returns the share of the time of a, as [Busy] counts it, in which also one of b ran: from 0 to 1, and 0 if a
+// Overlap returns the fraction of the time of a (as [Busy] counts it) in which a span of b also ran: 0 to 1, and 0 if a
 // took no time.
 func Overlap(a, b []Span) float64 {
 	as, bs := union(a), union(b)
@@ -49,7 +49,7 @@ func length(intervals []interval) (total time.Duration) {
 	return total
 }
 
-// union returns the time of all spans together as intervals that do not meet, in their order.
+// union returns the time of all spans as sorted intervals that do not overlap.
 func union(spans []Span) []interval {
 	sorted := slices.Clone(spans)
 	slices.SortFunc(sorted, func(a, b Span) int { return cmp.Compare(a.Start, b.Start) })

@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// Profiler records the steps of a run that a [Schedule] chooses, and hands each finished window of them to a function.
-// What runs in the steps records with [Profiler.Recorder]; the loop says when a step is done:
+// Profiler records the steps of a run that a [Schedule] chooses, and passes each finished window of steps to a
+// function, like torch.profiler.profile. The steps record with [Profiler.Recorder]; the loop calls Step after each:
 //
 //	for range steps {
 //		...
@@ -14,8 +14,8 @@ import (
 //	}
 //	err := p.Close()
 //
-// A nil Profiler is one that is off. Step and Close are for one goroutine: of several ranks one calls them, when all
-// are done with the step.
+// A nil Profiler records nothing. One goroutine calls Step and Close; with several ranks, one of them calls Step when
+// all have finished the step.
 type Profiler struct {
 	schedule Schedule
 	ready    func(Window) error
@@ -26,15 +26,15 @@ type Profiler struct {
 	closed   bool
 }
 
-// Window is what happened in the recorded steps from First to Last. Times count from where First began; a span that
-// began before that, or had not ended after Last, is not in it.
+// Window is what happened in the recorded steps First to Last. Times are counted from the start of First. Spans that
+// began earlier or had not ended after Last are left out.
 type Window struct {
 	First, Last int
 	Trace
 }
 
-// NewProfiler starts a profiler at step 0. Each window goes to ready within the call of Step that ends it. It is an
-// error if the schedule has a negative number or no active step, or if ready is nil.
+// NewProfiler starts a profiler at step 0. Step calls ready with each window when it ends. It is an error if the
+// schedule has a negative number or no active step, or if ready is nil.
 func NewProfiler(s Schedule, ready func(Window) error) (*Profiler, error) {
 	if err := s.check(); err != nil {
 		return nil, err
@@ -47,7 +47,7 @@ func NewProfiler(s Schedule, ready func(Window) error) (*Profiler, error) {
 	return p, nil
 }
 
-// Recorder is what the run records with. The profiler pauses and resumes it.
+// Recorder returns the recorder for the run. The profiler pauses and resumes it.
 func (p *Profiler) Recorder() *Recorder {
 	if p == nil {
 		return nil
@@ -55,8 +55,8 @@ func (p *Profiler) Recorder() *Recorder {
 	return p.recorder
 }
 
-// Step says that a step is done and the next begins. Its error is that of the function that took a window, or that the
-// profiler is closed.
+// Step marks the end of a step and the start of the next. It returns the error of the function that received a window,
+// and an error after Close.
 func (p *Profiler) Step() error {
 	if p == nil {
 		return nil
@@ -74,7 +74,7 @@ func (p *Profiler) Step() error {
 	return err
 }
 
-// enter begins the step after one of another state.
+// enter begins the next step; before is the state of the last one.
 func (p *Profiler) enter(before State) {
 	switch p.schedule.State(p.step) {
 	case Waiting:
@@ -94,8 +94,8 @@ func (p *Profiler) hand(last int) error {
 	return p.ready(Window{p.first, last, p.recorder.Take().Shift(-p.began)})
 }
 
-// Close ends the profiler, and hands over a window that the end of the run cut short, if it has a whole step or more.
-// It does nothing when called again.
+// Close ends the profiler, and passes on an unfinished window if it has at least one complete step. It does nothing
+// when called again.
 func (p *Profiler) Close() error {
 	if p == nil || p.closed {
 		return nil

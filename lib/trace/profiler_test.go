@@ -64,7 +64,8 @@ func TestWindows(t *testing.T) {
 				}
 				if len(w.Counters) != w.Last-w.First+1 || !strings.HasPrefix(text, fmt.Sprint(w.First)) ||
 					!strings.HasSuffix(text, fmt.Sprint(w.Last, " ")) {
-					t.Errorf("%+v: the window of %d to %d has %q and %d counters", s, w.First, w.Last, text, len(w.Counters))
+					t.Errorf("%+v: the window of %d to %d has %q and %d counters", s, w.First, w.Last, text,
+						len(w.Counters))
 				}
 				got = append(got, text)
 				return nil

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// Recorder records spans and counters. Make it with [New]; nil is one that is off. Its methods may be called from
-// several goroutines at once. It keeps all that it records until [Recorder.Take].
+// Recorder records spans and counters. [New] creates one; a nil Recorder records nothing. Its methods may be called
+// from several goroutines. It holds everything it records in memory until [Recorder.Take].
 type Recorder struct {
 	begin  time.Time
 	paused atomic.Bool
@@ -18,15 +18,16 @@ type Recorder struct {
 	counters []Counter
 }
 
-// block holds spans in the order in which they began. A span gets its place when it begins, by a counter, so that ranks
-// need no lock between them and a span needs no memory of its own.
+// block holds spans in the order in which they began. An atomic counter assigns places to spans, so that ranks need no
+// lock and a span needs no allocation.
 type block struct {
 	before *block
 	used   atomic.Int64 // above the number of places once it is full
 	places [256]place
 }
 
-// place is that of a span. Its end, which is never 0, is written last and only once: whoever sees it sees the span.
+// place holds one span. Its end, never 0, is written last and only once: a reader that sees the end sees the complete
+// span.
 type place struct {
 	span Span
 	end  atomic.Int64
@@ -35,7 +36,7 @@ type place struct {
 // New returns a recorder whose clock starts now.
 func New() *Recorder { return &Recorder{begin: time.Now()} }
 
-// Start begins a span, and returns what ends it. A span is recorded when it ends, and once.
+// Start begins a span and returns the function that ends it. The span is recorded when end is first called.
 func (r *Recorder) Start(rank int, stream, name string) (end func()) {
 	if r == nil { // here, for the compiler to see at the call
 		return nothing
@@ -68,7 +69,7 @@ func (r *Recorder) place() *place {
 	}
 }
 
-// Count records that a count has a new value. Of calls at once, the later record has the later time.
+// Count records a new value of a counter. Concurrent calls are recorded in order of time.
 func (r *Recorder) Count(rank int, name string, value int64) {
 	if r == nil || r.paused.Load() {
 		return
@@ -78,7 +79,7 @@ func (r *Recorder) Count(rank int, name string, value int64) {
 	r.counters = append(r.counters, Counter{rank, name, r.now(), value})
 }
 
-// Pause makes the recorder pass over what begins or is counted from now on. Spans under way are recorded when they end.
+// Pause stops the recording of new spans and counts. Spans that have begun are recorded when they end.
 func (r *Recorder) Pause() {
 	if r != nil {
 		r.paused.Store(true)
@@ -115,7 +116,7 @@ func ended(b *block) (spans []Span) {
 	return spans
 }
 
-// Counters returns the counters in the order of time.
+// Counters returns the counters, sorted by time.
 func (r *Recorder) Counters() []Counter {
 	if r == nil {
 		return nil
@@ -125,10 +126,10 @@ func (r *Recorder) Counters() []Counter {
 	return slices.Clone(r.counters)
 }
 
-// Trace returns what is recorded so far: the spans that have ended, and all counters.
+// Trace returns what was recorded so far: the spans that have ended, and all counters.
 func (r *Recorder) Trace() Trace { return Trace{r.Spans(), r.Counters()} }
 
-// Take is [Recorder.Trace], and forgets everything: also the spans still under way, which are then recorded nowhere.
+// Take returns the trace and empties the recorder. Spans that have not ended are not recorded at all.
 func (r *Recorder) Take() Trace {
 	if r == nil {
 		return Trace{}

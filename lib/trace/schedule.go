@@ -2,14 +2,13 @@ package trace
 
 import "fmt"
 
-// Schedule says which steps of a long run are recorded: it waits, warms up and records, and begins again, as
-// torch.profiler.schedule does. The first steps after a wait are recorded and thrown away, because they pay for the
-// start of recording and for what the run does once.
+// Schedule says which steps of a long run are recorded, as torch.profiler.schedule does: it waits, warms up, records,
+// and repeats. Warm-up steps are recorded and discarded, because the first steps include one-time costs.
 type Schedule struct {
 	Wait   int // steps not recorded
-	WarmUp int // steps after them that are recorded and thrown away
-	Active int // steps after them that are recorded and kept: at least 1
-	Repeat int // how often that happens; 0 is for ever
+	WarmUp int // following steps, recorded and discarded
+	Active int // following steps, recorded: at least 1
+	Repeat int // the number of cycles; 0 repeats forever
 }
 
 // State is what a [Schedule] does with a step.
@@ -17,12 +16,12 @@ type State int
 
 const (
 	Waiting   State = iota // the step is not recorded
-	WarmingUp              // recorded and thrown away
+	WarmingUp              // recorded and discarded
 	Recording              // recorded
 	Saving                 // recorded, and the last of its window
 )
 
-// String is the state in words.
+// String returns the name of the state.
 func (s State) String() string {
 	if s < Waiting || s > Saving {
 		return fmt.Sprintf("State(%d)", int(s))
@@ -30,7 +29,7 @@ func (s State) String() string {
 	return [...]string{"waiting", "warming up", "recording", "saving"}[s]
 }
 
-// maxSteps keeps the sum of a schedule's steps within an int.
+// maxSteps ensures that the sum of a schedule's steps fits into an int.
 const maxSteps = 1 << 29
 
 func (s Schedule) check() error {
@@ -40,13 +39,12 @@ func (s Schedule) check() error {
 		}
 	}
 	if s.Active == 0 {
-		return fmt.Errorf("trace: a schedule of %+v records nothing: let Active be 1 or more", s)
+		return fmt.Errorf("trace: a schedule of %+v records nothing: set Active to 1 or more", s)
 	}
 	return nil
 }
 
-// State returns what the schedule does with a step. Steps count from 0. A schedule that [NewProfiler] refuses waits for
-// ever.
+// State returns what the schedule does with a step, counted from 0. A schedule that [NewProfiler] rejects always waits.
 func (s Schedule) State(step int) State {
 	if s.check() != nil || step < 0 {
 		return Waiting

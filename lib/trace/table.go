@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Row is the statistics of the spans of one name on one stream.
+// Row has the statistics of the spans with one name on one stream.
 type Row struct {
 	Stream, Name    string
 	Calls           int
 	Total, Min, Max time.Duration // of the spans' lengths; one that ends before it starts counts as 0 long
-	// Share is the part of the time in which the stream did anything that one of these spans ran in. The rows of a stream
-	// whose spans do not overlap add up to 1.
+	// Share is the fraction of the stream's busy time in which one of these spans ran. If no spans overlap, the shares
+	// of a stream sum to 1.
 	Share float64
 	Work  // of all calls
 }
 
-// Mean is the total time by the calls.
+// Mean is the average time of a call.
 func (r Row) Mean() time.Duration { return r.Total / time.Duration(max(1, r.Calls)) }
 
-// Table is the operations of a trace, the one of the longest total time first.
+// Table lists the operations of a trace, sorted by total time, the longest first.
 type Table []Row
 
-// Table adds up the spans of each stream and name, over all ranks.
+// Table sums the spans of each stream and name over all ranks.
 func (t Trace) Table() Table {
 	type key struct{ stream, name string }
 	of, stream := map[key][]Span{}, map[string][]Span{}
@@ -58,7 +58,7 @@ func (t Trace) Table() Table {
 	return rows
 }
 
-// busyOfRanks is [Busy] of each rank's spans, added up.
+// busyOfRanks sums [Busy] over the ranks.
 func busyOfRanks(ofStream []Span) (total time.Duration) {
 	for _, spans := range byStream(ofStream) {
 		total += Busy(spans)

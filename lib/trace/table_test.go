@@ -20,11 +20,13 @@ func step() trace.Trace {
 		Spans: []trace.Span{
 			{Rank: 0, Stream: "compute", Name: "forward", Start: 0, End: 2 * ms, Work: once},
 			{Rank: 0, Stream: "compute", Name: "backward", Start: 2 * ms, End: 6 * ms, Work: twice},
-			{Rank: 0, Stream: trace.Reduce, Name: "gradients", Start: 4 * ms, End: 9 * ms, Work: trace.Work{Bytes: 2e6}},
+			{Rank: 0, Stream: trace.Reduce, Name: "gradients", Start: 4 * ms, End: 9 * ms,
+				Work: trace.Work{Bytes: 2e6}},
 			{Rank: 0, Stream: trace.Wait, Name: "gradients", Start: 6 * ms, End: 9 * ms},
 			{Rank: 1, Stream: "compute", Name: "forward", Start: 0, End: 3 * ms, Work: once},
 			{Rank: 1, Stream: "compute", Name: "backward", Start: 3 * ms, End: 8 * ms, Work: twice},
-			{Rank: 1, Stream: trace.Reduce, Name: "gradients", Start: 6 * ms, End: 9 * ms, Work: trace.Work{Bytes: 2e6}},
+			{Rank: 1, Stream: trace.Reduce, Name: "gradients", Start: 6 * ms, End: 9 * ms,
+				Work: trace.Work{Bytes: 2e6}},
 			{Rank: 1, Stream: trace.Wait, Name: "gradients", Start: 8 * ms, End: 9 * ms},
 		},
 		Counters: []trace.Counter{

@@ -10,7 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/chart"
 )
 
-// column is one column of a table. One with a condition is left out where it holds for no row.
+// column is one column of a table. A column with a condition is omitted if no row meets it.
 type column struct {
 	name string
 	cell func(Row) string
@@ -26,11 +26,12 @@ var columns = []column{
 	{"min ms", func(r Row) string { return inMS(r.Min) }, nil},
 	{"max ms", func(r Row) string { return inMS(r.Max) }, nil},
 	{"share %", func(r Row) string { return strconv.FormatFloat(100*r.Share, 'f', 1, 64) }, nil},
-	{"GFLOP/s", func(r Row) string { return perNanosecond(r.FLOPs, r.Total) }, func(r Row) bool { return r.FLOPs != 0 }},
+	{"GFLOP/s", func(r Row) string { return perNanosecond(r.FLOPs, r.Total) },
+		func(r Row) bool { return r.FLOPs != 0 }},
 	{"GB/s", func(r Row) string { return perNanosecond(r.Bytes, r.Total) }, func(r Row) bool { return r.Bytes != 0 }},
 }
 
-// Chart is the table for a notebook: times in ms, shares in %, and rates where work was counted.
+// Chart shows the table in a notebook: times in ms, shares in %, and rates where work was counted.
 func (t Table) Chart(title string) *chart.Chart {
 	var header []string
 	rows := make([][]string, len(t))
@@ -52,7 +53,7 @@ func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond)
 
 func inMS(d time.Duration) string { return digits(ms(d), 6) }
 
-// perNanosecond is an amount by a time, which is also that of 10⁹ of it by a second.
+// perNanosecond formats amount per nanosecond, which equals 10⁹ of it per second.
 func perNanosecond(amount int64, in time.Duration) string {
 	if in <= 0 {
 		return ""
@@ -60,7 +61,7 @@ func perNanosecond(amount int64, in time.Duration) string {
 	return digits(float64(amount)/float64(in), 4)
 }
 
-// digits writes four digits that count, unless they lie more than this many places after the point.
+// digits formats v with four significant digits, but at most places decimals.
 func digits(v float64, places int) string {
 	if v == 0 {
 		return "0"

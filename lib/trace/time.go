@@ -10,21 +10,20 @@ import (
 
 // Timing says how [Time] times a function.
 type Timing struct {
-	// WarmUp is how many calls come before the timed ones. The first calls pay for what happens once: a program is
-	// compiled, memory is asked for and touched, caches fill, a processor leaves its rest. 0 means 10 calls, after
-	// which that is over for most functions; below 0 means none.
+	// WarmUp is the number of calls before the timed ones. First calls include one-time costs: compilation, memory
+	// allocation, cold caches, a CPU that leaves its idle state. 0 means 10 calls, which is enough for most functions;
+	// a negative number means none.
 	WarmUp int
-	// Calls is how many calls are timed. 0 means 10: one alone does not show how much the times differ. Others on the
-	// machine can only make a call slower, so the least time is closest to what the function takes by itself, and the
-	// median is what to expect.
+	// Calls is the number of timed calls. 0 means 10. Other programs on the machine can only make a call slower, so the
+	// minimum is closest to the function's own time, and the median is what to expect.
 	Calls int
-	// Sync, where it is not nil, waits until what the function has begun is done. A device works on after the call that
-	// gives it work has returned: without Sync only that call is timed, and the work of one call delays the next.
+	// Sync, if not nil, waits until the device has finished, like torch.cuda.synchronize. Without it, Time measures
+	// only how long it takes to start the work, and the work of one call delays the next.
 	Sync func() error
 }
 
-// Time calls a function again and again, and returns how long each timed call took, from before it until its result is
-// there. An error of f or of Sync ends that, and is returned with the times so far.
+// Time calls a function repeatedly and returns how long each timed call took, including Sync. If f or Sync fails, Time
+// returns the error and the times so far.
 func Time(f func() error, how Timing) (Samples, error) {
 	if f == nil {
 		return nil, errors.New("trace: no function to time")
@@ -59,19 +58,19 @@ func Time(f func() error, how Timing) (Samples, error) {
 	return times, nil
 }
 
-// Samples are the times of equal calls, in the order in which they were made. What is computed from none is 0.
+// Samples are the times of repeated calls, in order. All statistics of an empty list are 0.
 type Samples []time.Duration
 
 // Min is the least time.
 func (s Samples) Min() time.Duration { return s.Quantile(0) }
 
-// Median is the middle time, or the mean of the two middle ones.
+// Median returns the middle time, or the mean of the two middle ones.
 func (s Samples) Median() time.Duration { return s.Quantile(0.5) }
 
 // Max is the greatest time.
 func (s Samples) Max() time.Duration { return s.Quantile(1) }
 
-// Mean is the sum of the times by their number.
+// Mean returns the average time.
 func (s Samples) Mean() time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -83,9 +82,8 @@ func (s Samples) Mean() time.Duration {
 	return sum / time.Duration(len(s))
 }
 
-// Quantile is the time that a share of the times, from 0 to 1, do not exceed, interpolated between two of them as NumPy
-// does: 0 is the least, 0.5 the median, 1 the greatest. (The interpolation of gonum's stat.Quantile is another one, by
-// which 0.5 of 1, 2, 3 is 1.5.)
+// Quantile returns the given quantile, from 0 (the minimum) to 1 (the maximum), interpolated linearly as NumPy does.
+// (gonum's stat.Quantile interpolates differently: its 0.5 quantile of 1, 2, 3 is 1.5.)
 func (s Samples) Quantile(share float64) time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -96,7 +94,7 @@ func (s Samples) Quantile(share float64) time.Duration {
 	return below + time.Duration((at-math.Floor(at))*float64(above-below))
 }
 
-// String tells the median, the least and the greatest time.
+// String returns the median, the minimum and the maximum.
 func (s Samples) String() string {
 	return fmt.Sprintf("median %v (%v to %v, %d calls)", s.Median(), s.Min(), s.Max(), len(s))
 }

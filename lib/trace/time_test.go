@@ -31,7 +31,8 @@ func TestTime(t *testing.T) {
 		log := ""
 		test.how.Sync = func() error { log += "s"; return nil }
 		samples, err := trace.Time(func() error { log += "f"; return nil }, test.how)
-		if want := strings.Repeat("fs", test.warmUp+test.samples); err != nil || log != want || len(samples) != test.samples {
+		if want := strings.Repeat("fs", test.warmUp+test.samples); err != nil || log != want ||
+			len(samples) != test.samples {
 			t.Errorf("%+v: calls %s, want %s; %d samples; error %v", test, log, want, len(samples), err)
 		}
 	}

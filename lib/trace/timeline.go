@@ -9,23 +9,22 @@ import (
 	"github.com/shardbook/shardbook/lib/chart"
 )
 
-// Run is a trace with a name, one of several to be compared.
+// Run is a trace with a name, for charts that compare several.
 type Run struct {
 	Name  string
 	Trace Trace
 }
 
-// Timeline draws a trace over time (ms): a row for each stream of each rank, with a colour of its own for each stream.
+// Timeline draws a trace over time (ms): a row per stream of each rank, a colour per stream.
 func (t Trace) Timeline(title string) *chart.Chart {
 	return Timelines(title, func(s Span) string { return s.Stream }, Run{Trace: t})
 }
 
-// Timelines draws traces below each other on one time axis (ms), as they are: to see a step of each from its start,
-// give that part by [Trace.Within]. A span has the colour of what kind returns for it. For charts of their own with
-// equal axes there is [chart.Chart.Range].
+// Timelines draws several traces below each other on one time axis (ms). To compare one step of each, cut them with
+// [Trace.Within] first. kind returns the legend entry of a span, which sets its colour. For separate charts with equal
+// axes see [chart.Chart.Range].
 //
-// Spans of one row and kind that are too short to be seen are drawn as one where they stand close together, since there
-// may be any number of them.
+// Neighbouring spans of one row and kind that are too short to be seen are drawn as one, since there may be very many.
 func Timelines(title string, kind func(Span) string, runs ...Run) *chart.Chart {
 	var all Trace
 	for _, run := range runs {
@@ -54,7 +53,7 @@ func Timelines(title string, kind func(Span) string, runs ...Run) *chart.Chart {
 	return chart.Gantt(title, bars...).Axes("time (ms)", "")
 }
 
-// joinShort makes one span of those of a kind that are shorter than a pixel and less than that apart.
+// joinShort merges spans of a kind that are shorter than a pixel and less than a pixel apart.
 func joinShort(sorted []Span, kind func(Span) string, pixel time.Duration) (joined []Span) {
 	last := map[string]int{} // where the last short one of a kind is
 	for _, s := range sorted {

@@ -1,16 +1,15 @@
 // Package trace is a profiler: it records what ran when, and shows where the time went.
 //
-// A [Recorder] takes spans of time on the streams of a rank, and counts that change with time, from any number of
-// goroutines. A nil Recorder records nothing and costs next to nothing, so code that can be traced calls it without
-// asking whether anybody wants to know:
+// A [Recorder] records spans of time on the streams of a rank, and counters, from any number of goroutines. A nil
+// Recorder records nothing and costs almost nothing, so code can call it unconditionally:
 //
 //	end := recorder.Start(rank, trace.Compute, "forward h0")
 //	...
 //	end()
 //
-// What was recorded is a [Trace], plain data: [Busy] and [Overlap] measure it, [Trace.Table] adds it up,
-// [Trace.Timeline] and [Trace.Counts] draw it, and [Trace.WriteChrome] writes it for Perfetto. A [Profiler] records
-// only some steps of a long run, [Time] times one function, and a [Roof] says how fast an operation could have been.
+// The result is a [Trace], plain data: [Busy] and [Overlap] measure it, [Trace.Table] sums it up, [Trace.Timeline] and
+// [Trace.Counts] draw it, and [Trace.WriteChrome] writes it for Perfetto. A [Profiler] records only some steps of a
+// long run, [Time] times one function, and a [Roof] says how fast an operation could have been.
 package trace
 
 import (
@@ -19,28 +18,28 @@ import (
 	"time"
 )
 
-// Names of streams, so that traces of different techniques read alike. A stream may have any other name.
+// Common names of streams. A stream may have any other name.
 const (
 	Compute = "compute"
-	Send    = "send"   // giving data to other ranks
-	Wait    = "wait"   // having nothing to do until something is there
-	Reduce  = "reduce" // adding up what ranks have, as an all-reduce does
-	Gather  = "gather" // putting together what ranks have parts of, as an all-gather does
+	Send    = "send"   // sending data to other ranks
+	Wait    = "wait"   // idle, waiting for data
+	Reduce  = "reduce" // reducing data of ranks, as in an all-reduce
+	Gather  = "gather" // gathering shards of ranks, as in an all-gather
 )
 
-// Span is a stretch of time in which a stream of a rank did one thing. Times are counted from when the recorder was
-// made, or from where [Trace.Within], [Trace.Shift] or a [Window] put their start.
+// Span is a period in which a stream of a rank did one thing. Times are counted from the creation of the recorder, or
+// from the start that [Trace.Within], [Trace.Shift] or a [Window] sets.
 type Span struct {
 	Rank         int
 	Stream, Name string
 	Start, End   time.Duration
-	Work         // what was done, as counted by whoever did it; zero if nobody counted
+	Work         // the work done, as counted by the code that did it; zero if not counted
 }
 
 // Work is an amount of work: floating-point operations, and bytes moved.
 type Work struct{ FLOPs, Bytes int64 }
 
-// Counter is the value that a count of a rank had from a time on. The time is counted as a [Span]'s.
+// Counter is a value that a counter of a rank has from a time on, counted like the times of a [Span].
 type Counter struct {
 	Rank  int
 	Name  string
@@ -48,8 +47,8 @@ type Counter struct {
 	Value int64
 }
 
-// Trace is what was recorded: spans by rank, stream and start, and counters by time. Its methods that take or return
-// one leave it as it is.
+// Trace is a recording: spans sorted by rank, stream and start, and counters sorted by time. Its methods do not change
+// it.
 type Trace struct {
 	Spans    []Span
 	Counters []Counter

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// cudaFlag tells XLA where the part of the CUDA toolkit is that it compiles with (ptxas, libdevice).
+// cudaFlag is XLA's flag for the folder of the CUDA tools that it compiles with (ptxas, libdevice).
 const cudaFlag = "--xla_gpu_cuda_data_dir"
 
-// FindCUDA points a CUDA plugin that was installed with pip to the compiler that pip installed with it
-// (nvidia-cuda-nvcc), by XLA_FLAGS of this process. Where there is none, or the flag is set already, it does nothing:
-// XLA looks in /usr/local/cuda, and cannot compile without.
+// FindCUDA makes a CUDA plugin from pip use the compiler that pip installed with it (nvidia-cuda-nvcc), by setting
+// XLA_FLAGS of this process. It does nothing if there is no such compiler or the flag is set already; XLA then looks in
+// /usr/local/cuda, and fails to compile if there is no compiler either.
 func (p Plugin) FindCUDA() {
 	flags := os.Getenv("XLA_FLAGS")
 	if p.Platform != CUDA || strings.Contains(flags, cudaFlag) {

@@ -5,8 +5,8 @@ package plugin
 
 extern PJRT_Error *compileThrough(PJRT_Client_Compile_Args *);
 
-// compile_through returns a copy of a plugin's table whose compiler is Go's compileThrough; NULL where the plugin
-// cannot load what was compiled before. It is never freed.
+// compile_through returns a copy of a plugin's function table that compiles by Go's compileThrough, or NULL if the
+// plugin cannot load serialized executables. It is never freed.
 static PJRT_Api *compile_through(const PJRT_Api *api) {
 	PJRT_Api *copy = PJRT_HAS(api, PJRT_Executable_DeserializeAndLoad) ? malloc(api->struct_size) : NULL;
 	if (!copy) return NULL;
@@ -19,14 +19,14 @@ static PJRT_Error *compile(const PJRT_Api *api, PJRT_Client_Compile_Args *args) 
 	return api->PJRT_Client_Compile(args);
 }
 
-// failed destroys an error and tells whether there was one.
+// failed destroys an error and returns whether there was one.
 static int failed(const PJRT_Api *api, PJRT_Error *error) {
 	char *message = pjrt_failed(api, error);
 	free(message);
 	return message != NULL;
 }
 
-// serialize returns a loaded executable as bytes, for the caller to free; NULL where XLA cannot.
+// serialize returns a loaded executable as bytes, which the caller frees, or NULL if XLA cannot.
 static char *serialize(const PJRT_Api *api, PJRT_LoadedExecutable *loaded, size_t *size) {
 	PJRT_LoadedExecutable_GetExecutable_Args get = {
 		PJRT_LoadedExecutable_GetExecutable_Args_STRUCT_SIZE, NULL, loaded };
@@ -43,7 +43,7 @@ static char *serialize(const PJRT_Api *api, PJRT_LoadedExecutable *loaded, size_
 	return bytes;
 }
 
-// deserialize loads serialized bytes on a client's devices; NULL where XLA cannot.
+// deserialize loads serialized bytes on a client's devices, or returns NULL if XLA cannot.
 static PJRT_LoadedExecutable *deserialize(const PJRT_Api *api, PJRT_Client *client, const char *bytes, size_t size) {
 	PJRT_Executable_DeserializeAndLoad_Args args = {
 		PJRT_Executable_DeserializeAndLoad_Args_STRUCT_SIZE, NULL, client, bytes, size };
@@ -66,15 +66,15 @@ import (
 	"unsafe"
 )
 
-// Executables is a folder with compiled programs, which processes of the same machine share. XLA loads one in about a
-// thirtieth of the time that it takes to compile it.
+// Executables is a cache of compiled programs in a folder, which processes of the same machine share. Loading a program
+// takes about a thirtieth of the time of compiling it.
 type Executables struct {
 	Folder string
-	Limit  int64  // bytes; beyond it those that were not used for longest are removed
-	Key    string // all that machine code depends on besides the program: the plugin, its flags, the processor
+	Limit  int64  // bytes; beyond it the least recently used are removed
+	Key    string // what machine code depends on besides the program: plugin, flags, processor
 }
 
-// compilers has, for each client that compiles through us, where to look first.
+// compilers maps each client to its cache and its plugin's own functions.
 var compilers sync.Map // PJRT_Client* → *compiler
 
 type compiler struct {
@@ -82,8 +82,8 @@ type compiler struct {
 	kept *Executables // nil: compile always
 }
 
-// CompileThrough returns a plugin's table of functions for one client (PJRT_Client*) whose programs are compiled as
-// always until [KeepExecutables] is called; or the table itself if the plugin cannot load what it compiled before.
+// CompileThrough returns a plugin's function table for one client (PJRT_Client*), through which [KeepExecutables] can
+// later cache compiled programs. It returns the table itself if the plugin cannot load serialized executables.
 func CompileThrough(table, client unsafe.Pointer) unsafe.Pointer {
 	api := (*C.PJRT_Api)(table)
 	through := C.compile_through(api)
@@ -94,8 +94,8 @@ func CompileThrough(table, client unsafe.Pointer) unsafe.Pointer {
 	return unsafe.Pointer(through)
 }
 
-// KeepExecutables has a client that compiles through us look into the folder first, and put there what it compiles;
-// unless the plugin has refused to load what lies there.
+// KeepExecutables makes a client of [CompileThrough] cache compiled programs in a folder: it looks there before
+// compiling, and stores what it compiles. It stops if the plugin rejects a stored program.
 func KeepExecutables(client unsafe.Pointer, kept *Executables) {
 	if kept != nil && kept.refused() {
 		kept = nil
@@ -105,10 +105,10 @@ func KeepExecutables(client unsafe.Pointer, kept *Executables) {
 	}
 }
 
-// ForgetClient is for a client that is closed: its address may be another's next.
+// ForgetClient removes a closed client, whose address a new client may get.
 func ForgetClient(client unsafe.Pointer) { compilers.Delete(client) }
 
-// compileThrough stands in the place of PJRT_Client_Compile.
+// compileThrough replaces PJRT_Client_Compile.
 //
 //export compileThrough
 func compileThrough(args *C.PJRT_Client_Compile_Args) *C.PJRT_Error {
@@ -140,7 +140,7 @@ func compileThrough(args *C.PJRT_Client_Compile_Args) *C.PJRT_Error {
 	return nil
 }
 
-// path is where the program is, or would be.
+// path returns the file for the program.
 func (e *Executables) path(args *C.PJRT_Client_Compile_Args) string {
 	h := sha256.New()
 	for _, part := range [][]byte{
@@ -155,9 +155,9 @@ func (e *Executables) path(args *C.PJRT_Client_Compile_Args) string {
 	return filepath.Join(e.Folder, hex.EncodeToString(h.Sum(nil)))
 }
 
-// Where the plugin does not load what it has compiled on the same machine, nothing is kept any more: XLA writes an
-// error to the terminal at each try. It takes how LLVM tunes code for some of Intel's processors for something that
-// these must be able to do (https://github.com/openxla/xla/issues/44565).
+// If the plugin rejects a program that it compiled on this machine, the cache is not used any more, because XLA prints
+// an error at each try. This happens with some Intel processors, where XLA takes LLVM's tuning features for CPU
+// features (https://github.com/openxla/xla/issues/44565).
 
 func (e *Executables) refusal() string {
 	sum := sha256.Sum256([]byte(e.Key))
@@ -171,7 +171,7 @@ func (e *Executables) refused() bool {
 	return err == nil
 }
 
-// read returns what write wrote, or nil: XLA does not look whether it is given all of it.
+// read returns what write wrote, or nil if it is missing or incomplete, which XLA does not check.
 func read(path string) []byte {
 	content, err := os.ReadFile(path)
 	if err != nil || len(content) <= sha256.Size {
@@ -187,7 +187,7 @@ func read(path string) []byte {
 	return serialized
 }
 
-// write keeps a program, whole or not at all. Where it cannot, the program is compiled again next time.
+// write stores a program atomically. If it fails, the program is compiled again next time.
 func (e *Executables) write(path string, serialized []byte) {
 	if os.MkdirAll(e.Folder, 0o700) != nil {
 		return
@@ -207,10 +207,10 @@ func (e *Executables) write(path string, serialized []byte) {
 	}
 }
 
-// pruned has the folders that this process has looked through: once is enough, as processes are many.
+// pruned has the folders that this process has pruned; once per process is enough.
 var pruned sync.Map
 
-// prune removes those that were not used for longest until a quarter of the limit is free again.
+// prune removes the least recently used programs until a quarter of the limit is free.
 func (e *Executables) prune() {
 	if _, before := pruned.LoadOrStore(e.Folder, true); before {
 		return

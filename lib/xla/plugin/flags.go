@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// flag is one of XLA's that we set.
+// flag is an XLA flag that we set.
 type flag struct{ name, value string }
 
 func (f flag) String() string { return "--" + f.name + "=" + f.value }
@@ -20,17 +20,17 @@ var flags = []flag{
 	// Which operations XLA hands to YNNPACK in one fusion. Some of those fusions read memory that nobody wrote
 	// (openxla/xla#48378, jax#39103) and return garbage without an error, so the list is emptied.
 	{"xla_cpu_experimental_ynn_fusion_type", ""},
-	// Where a program rounds to half precision, it is rounded. XLA would leave out a conversion to a half type and
-	// back, and a CPU would then show none of the overflow, underflow and rounding that half precision has.
+	// XLA would leave out a conversion to half precision and back, and programs on CPUs would then show no overflow,
+	// underflow or rounding of half precision.
 	{"xla_allow_excess_precision", "false"},
 }
 
 // setByUs are the flags in $XLA_FLAGS that are ours. The mutex loading guards it.
 var setByUs []flag
 
-// setFlags makes $XLA_FLAGS right for the plugin; a flag that the user has set there is left alone. It must run before
-// the plugin is loaded: XLA reads the variable once. A plugin ends the process at a flag that it does not know, so a
-// flag is there only for a library that holds its name.
+// setFlags adds our flags to $XLA_FLAGS, except those that the user has set. It must run before the plugin is loaded,
+// because XLA reads the variable once. XLA ends the process at an unknown flag, so a flag is set only if the library
+// contains its name.
 func setFlags(p Plugin) error {
 	words := strings.Fields(os.Getenv("XLA_FLAGS"))
 	words = slices.DeleteFunc(words, func(w string) bool {

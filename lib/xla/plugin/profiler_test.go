@@ -84,7 +84,8 @@ func TestRecordThatFails(t *testing.T) {
 		p := profilerLibrary(t, test.define)
 		ran := false
 		_, err := Record(p, func() error { ran = true; return test.f })
-		if err == nil != (test.want == "") || err != nil && !strings.Contains(err.Error(), test.want) || ran != test.runs {
+		if err == nil != (test.want == "") || err != nil && !strings.Contains(err.Error(),
+			test.want) || ran != test.runs {
 			t.Errorf("%s, f says %v: error %v, ran: %v", test.define, test.f, err, ran)
 		}
 		if test.f != nil && err != test.f {

@@ -3,8 +3,8 @@ package plugin
 /*
 #include "pjrt.h"
 
-// optimized_program fills in a program, whose code is for the caller to free; or returns what is wrong, to free too. It
-// asks XLA twice: for the size, and for the program.
+// optimized_program fills in a program, whose code the caller frees, or returns an error message, which the caller also
+// frees. It calls XLA twice: for the size, and for the program.
 static char *optimized_program(const char *path, PJRT_Executable *executable, PJRT_Program *p) {
 	const char *problem_found = NULL;
 	const PJRT_Api *api = pjrt_api(path, &problem_found);
@@ -26,8 +26,8 @@ import (
 	"unsafe"
 )
 
-// OptimizedProgram returns what XLA made of a program when it compiled it, and the format that it is written in.
-// executable is a PJRT_Executable* of a plugin that Load has loaded.
+// OptimizedProgram returns a compiled program after XLA's optimizations, and its format. executable is a
+// PJRT_Executable* of a plugin that Load has loaded.
 func OptimizedProgram(p Plugin, executable unsafe.Pointer) (code []byte, format string, err error) {
 	path := C.CString(p.Path)
 	defer C.free(unsafe.Pointer(path))
