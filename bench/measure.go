@@ -19,7 +19,7 @@ import (
 // settings are the flags that every benchmark has.
 type settings struct {
 	peers, json bool
-	save, page  string
+	save        string   // a folder; "" is none
 	only        []string // names of implementations; none means all
 	rounds      int
 	python      string
@@ -31,7 +31,6 @@ func (s *settings) flags(flags *pflag.FlagSet, b *benchmark) {
 	flags.StringVar(&s.save, "save", "",
 		"`folder` to write all that was measured into, as JSON; without a value bench/results")
 	flags.Lookup("save").NoOptDefVal = "bench/results"
-	flags.StringVar(&s.page, "page", "", "HTML `file` to write charts into")
 	flags.StringSliceVar(&s.only, "impls", nil, "implementations to measure (default all)")
 	if !b.untimed {
 		flags.IntVar(&s.rounds, "rounds", 15, "samples of each case and implementation")

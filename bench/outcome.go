@@ -58,7 +58,7 @@ func commandLine(cmd *cobra.Command) string {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		value := strings.Trim(f.Value.String(), "[]")
 		switch {
-		case f.Name == "python" || f.Name == "page":
+		case f.Name == "python":
 		case f.Value.Type() == "bool" && value == "true":
 			words = append(words, "--"+f.Name)
 		default:

@@ -1,11 +1,11 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"slices"
@@ -64,14 +64,16 @@ func serve(conn net.Conn, s subject) error {
 	if err := out.Encode(answer{Versions: loaded}); err != nil {
 		return err
 	}
-	lines := bufio.NewScanner(conn)
-	for lines.Scan() {
+	requests := json.NewDecoder(conn)
+	for {
 		var r request
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil {
+		var a answer
+		err := requests.Decode(&r)
+		if errors.Is(err, io.EOF) {
+			return nil
+		} else if err != nil {
 			return err
 		}
-		var a answer
-		var err error
 		switch r.Do {
 		case "prepare":
 			a.facts, err = s.prepare(r.Case)
@@ -92,5 +94,4 @@ func serve(conn net.Conn, s subject) error {
 			return err
 		}
 	}
-	return lines.Err()
 }

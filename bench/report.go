@@ -3,17 +3,12 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"html"
 	"io"
 	"math"
 	"os"
 	"path/filepath"
-	"strings"
 	"time"
-
-	"github.com/shardbook/shardbook/lib/chart"
 )
 
 // record is one line of JSON: what one implementation took for one case.
@@ -165,25 +160,5 @@ func (r *report) finish(ended error) error {
 		}
 		fmt.Fprintf(os.Stderr, "bench: wrote %s\n", path)
 	}
-	if r.page != "" {
-		if err := r.writePage(heading); err != nil {
-			return fmt.Errorf("--page: %w", err)
-		}
-	}
 	return nil
-}
-
-// writePage writes the charts into a page that needs no network.
-func (r *report) writePage(heading string) error {
-	var page strings.Builder
-	fmt.Fprintf(&page, "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<title>%s</title>\n<h1>%[1]s</h1>\n<pre>%s</pre>\n%s",
-		html.EscapeString(r.about), html.EscapeString(heading), chart.Loader())
-	var errs []error
-	header, rows := cells(r.Records, true)
-	for _, c := range append(chartsOf(r.Records), chart.Table(tableTitle, header, rows)) {
-		fragment, err := c.HTML()
-		errs = append(errs, err)
-		page.WriteString(fragment + "\n")
-	}
-	return errors.Join(append(errs, os.WriteFile(r.page, []byte(page.String()), 0o644))...)
 }

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"strings"
 	"text/tabwriter"
-
-	"github.com/shardbook/shardbook/lib/chart"
 )
 
 // columns are those of the table of results. Documents have those that are no times.
@@ -80,57 +78,6 @@ func tableText(records []record) string {
 	}
 	w.Flush()
 	return tableTitle + ".\n\n" + text.String()
-}
-
-// chartsOf has a chart for each operation: the ratios of the peers and variants, or temporary memory if nothing is
-// timed, by size if the cases have sizes.
-func chartsOf(records []record) (charts []*chart.Chart) {
-	what, value := "theirs / ours", func(r record) float64 { return r.Ratio }
-	if !timed(records) {
-		what, value = "temporary MiB", func(r record) float64 { return float64(r.Temporary) / (1 << 20) }
-	}
-	var ops, cases []string
-	series := map[string][]chart.Series{} // by operation
-	var xLabel string
-	for _, r := range records {
-		y := value(r)
-		if y == 0 || r.Role == ours && timed(records) {
-			continue
-		}
-		if !slices.Contains(ops, r.Op) {
-			ops = append(ops, r.Op)
-		}
-		i := slices.IndexFunc(series[r.Op], func(s chart.Series) bool { return s.Name == r.Impl })
-		if i < 0 {
-			i = len(series[r.Op])
-			series[r.Op] = append(series[r.Op], chart.Series{Name: r.Impl})
-		}
-		s := &series[r.Op][i]
-		s.Y = append(s.Y, y)
-		for _, size := range []struct {
-			of   string
-			size int64
-		}{{"bytes", r.Bytes}, {"tokens", int64(r.Tokens)}, {"blocks", int64(r.Depth)}} {
-			if size.size > 0 {
-				xLabel, s.X = size.of, append(s.X, float64(size.size))
-			}
-		}
-		if !slices.Contains(cases, r.Case) {
-			cases = append(cases, r.Case)
-		}
-	}
-	for _, op := range ops {
-		if xLabel != "" {
-			charts = append(charts, chart.Line(op, xLabel, what, series[op]...).LogX())
-			continue
-		}
-		// Bars need a value for every case: other implementations are in the table alone.
-		bars := slices.DeleteFunc(series[op], func(s chart.Series) bool { return len(s.Y) < len(cases) })
-		if len(bars) > 0 {
-			charts = append(charts, chart.Bar(op, cases, bars...).Axes("", what))
-		}
-	}
-	return charts
 }
 
 func timed(records []record) bool {

@@ -25,15 +25,18 @@ import (
 type trial struct {
 	start  startRun
 	recipe train.Recipe
-	batch  func(step int) (inputs, targets *tensors.Tensor, err error)
+	batch  batches
 
-	// measured, if not nil, is the batch that is measured, by another run than the one
+	// measured, if not nil, are the batches that are measured, by another run than the one
 	// whose losses are checked. Otherwise the last batch is.
-	measured func() (inputs, targets *tensors.Tensor, err error)
+	measured batches
 
 	// sleeps is set where passes sleep: then losses have no meaning.
 	sleeps bool
 }
+
+// batches returns the batch of a step.
+type batches = func(step int) (inputs, targets *tensors.Tensor, err error)
 
 // trainSubject trains with this project.
 type trainSubject struct {
@@ -124,42 +127,30 @@ func startParallel(axis string, model gpt.Parallel) startRun {
 	}
 }
 
-// gptTrial trains the model of a [trainSize] on the reference text.
-func gptTrial(start startRun) func([]byte) (trial, error) {
+// gptTrial trains the model of a [trainSize] on the reference text. Of the first of two processes only its half of a
+// batch is measured.
+func gptTrial(start startRun, half bool) func([]byte) (trial, error) {
 	return func(params []byte) (t trial, err error) {
-		size, batches, err := gptCase(params)
+		var size trainSize
+		if err := json.Unmarshal(params, &size); err != nil {
+			return t, err
+		}
+		batches, err := gpt.Reference().Batches(size.config(), size.Batch)
 		if err != nil {
 			return t, err
 		}
-		return trial{start: start, recipe: train.Recipe{Model: size.config(), Optimizer: optim.AdamW(trainRate)},
-			batch: batches.Step}, nil
-	}
-}
-
-func gptCase(params []byte) (size trainSize, batches *gpt.Batches, err error) {
-	if err = json.Unmarshal(params, &size); err == nil {
-		batches, err = gpt.Reference().Batches(size.config(), size.Batch)
-	}
-	return size, batches, err
-}
-
-// firstRank is [gptTrial], measured on the sequences of the first of two processes.
-func firstRank(start startRun) func([]byte) (trial, error) {
-	return func(params []byte) (trial, error) {
-		t, err := gptTrial(start)(params)
-		if err != nil {
-			return t, err
+		t = trial{start, train.Recipe{Model: size.config(), Optimizer: optim.AdamW(trainRate)}, batches.Step, nil, false}
+		if half {
+			t.measured = func(int) (inputs, targets *tensors.Tensor, err error) {
+				return batches.Rank(trainFirst-1, 0, ddpProcesses)
+			}
 		}
-		_, batches, err := gptCase(params)
-		t.measured = func() (inputs, targets *tensors.Tensor, err error) {
-			return batches.Rank(trainFirst-1, 0, ddpProcesses)
-		}
-		return t, err
+		return t, nil
 	}
 }
 
 func serveGPT(devices int, start startRun) func(context.Context) (subject, func(), error) {
-	return serveTrial(devices, gptTrial(start))
+	return serveTrial(devices, gptTrial(start, false))
 }
 
 func serveTrial(devices int, of func(params []byte) (trial, error)) func(context.Context) (subject, func(), error) {
@@ -207,15 +198,14 @@ func (t *trainSubject) prepare(params []byte) (f facts, err error) {
 	}
 	if measured := t.task.measured; measured != nil {
 		if err = t.run.Close(); err == nil {
-			_, err = t.first(func(int) (inputs, targets *tensors.Tensor, err error) { return measured() })
+			_, err = t.first(measured)
 		}
 	}
 	return f, err
 }
 
 // first starts a run, makes its first steps, and returns their losses.
-func (t *trainSubject) first(batch func(int) (inputs, targets *tensors.Tensor, err error)) (losses []float64,
-	err error) {
+func (t *trainSubject) first(batch batches) (losses []float64, err error) {
 	if t.run, err = t.task.start(t.backend, t.task.recipe); err != nil {
 		return nil, err
 	}

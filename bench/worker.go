@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
@@ -28,13 +27,13 @@ type worker struct {
 	programs []*exec.Cmd
 	over     sync.WaitGroup // the programs
 	ranks    []*connection
-	said     tail // output of the programs
+	output   string // file with the output of the programs
 	versions versions
 }
 
 type connection struct {
 	net.Conn
-	lines *bufio.Scanner
+	answers *json.Decoder
 }
 
 // startWorkers starts the implementations that can be, and says which cannot. The
@@ -69,8 +68,7 @@ func stopWorkers(workers []*worker) {
 // have connected.
 func startWorker(ctx context.Context, im implementation, b *benchmark, p place) (*worker, error) {
 	w := &worker{implementation: im}
-	err := w.start(ctx, b, p)
-	if err != nil {
+	if err := w.start(ctx, b, p); err != nil {
 		w.stop()
 		return nil, fmt.Errorf("starting %s: %w", im.name, err)
 	}
@@ -84,6 +82,12 @@ func (w *worker) start(ctx context.Context, b *benchmark, p place) error {
 		return err
 	}
 	defer listener.Close()
+	w.output = filepath.Join(p.dir, w.name+".log")
+	output, err := os.OpenFile(w.output, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
+	if err != nil {
+		return err
+	}
+	defer output.Close()
 	commands := w.commands
 	if commands == nil {
 		commands = func(ctx context.Context, _ place) ([]*exec.Cmd, error) { return w.self(ctx, b) }
@@ -101,7 +105,7 @@ func (w *worker) start(ctx context.Context, b *benchmark, p place) error {
 			cmd.Env = os.Environ()
 		}
 		cmd.Env = append(cmd.Env, envSocket+"="+path)
-		cmd.Stdout, cmd.Stderr = &w.said, &w.said
+		cmd.Stdout, cmd.Stderr = output, output
 		// An interrupt from the keyboard goes to this process only, which then
 		// ends the workers in order: mpirun must live to end its ranks.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -152,7 +156,7 @@ func (w *worker) accept(listener *net.UnixListener) error {
 		if err != nil {
 			return fmt.Errorf("%d of %d processes connected: %w: %s", len(w.ranks), max(1, w.processes), err, w.lastWords())
 		}
-		c := &connection{Conn: conn, lines: bufio.NewScanner(conn)}
+		c := &connection{conn, json.NewDecoder(conn)}
 		w.ranks = append(w.ranks, c)
 		hello, err := c.hear()
 		if err != nil {
@@ -165,24 +169,19 @@ func (w *worker) accept(listener *net.UnixListener) error {
 
 func (c *connection) hear() (a answer, err error) {
 	c.SetReadDeadline(time.Now().Add(patience))
-	if !c.lines.Scan() {
-		return a, errors.Join(errors.New("the process has ended or hangs"), c.lines.Err())
+	if err := c.answers.Decode(&a); err != nil {
+		return a, fmt.Errorf("the process has ended or hangs: %w", err)
 	}
-	err = json.Unmarshal(c.lines.Bytes(), &a)
-	return a, err
+	return a, nil
 }
 
 // ask sends a request to every rank. It returns the answer of the first, with the
 // time of the slowest.
 func (w *worker) ask(ctx context.Context, r request) (all answer, err error) {
-	line, err := json.Marshal(r)
-	if err != nil {
-		return all, err
-	}
 	// No answer is waited for when the run is cut off.
 	defer context.AfterFunc(ctx, w.hangUp)()
 	for _, c := range w.ranks {
-		if _, err := c.Write(append(line, '\n')); err != nil {
+		if err := json.NewEncoder(c).Encode(r); err != nil {
 			return all, w.failed(ctx, r, err)
 		}
 	}
@@ -215,11 +214,13 @@ func (w *worker) failed(ctx context.Context, r request, err error) error {
 	return fmt.Errorf("%s, %s: %w: %s", w.name, r.Do, err, w.lastWords())
 }
 
-// lastWords is the last output of the programs. It waits a moment for them to end: a
-// connection breaks before their last output arrives.
+// lastWords are the last lines of the programs' output. It waits a moment for them to end:
+// a connection breaks before their last output is written.
 func (w *worker) lastWords() string {
 	w.await(grace)
-	return w.said.text()
+	text, _ := os.ReadFile(w.output)
+	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
+	return strings.Join(lines[max(0, len(lines)-6):], " | ")
 }
 
 // stop ends the programs: by closing their connections, then by signals.
@@ -260,26 +261,4 @@ func (w *worker) signal(s syscall.Signal) {
 	for _, cmd := range w.programs {
 		syscall.Kill(-cmd.Process.Pid, s)
 	}
-}
-
-// tail keeps the end of what a program prints, for error messages.
-type tail struct {
-	mu  sync.Mutex
-	end []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.end = append(t.end, p...)
-	t.end = t.end[max(0, len(t.end)-4096):]
-	return len(p), nil
-}
-
-// text is the last lines in one.
-func (t *tail) text() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	lines := strings.Split(strings.TrimSpace(string(t.end)), "\n")
-	return strings.Join(lines[max(0, len(lines)-6):], " | ")
 }

@@ -17,7 +17,7 @@ from train import FIRST
 from worker import Unsupported, serve
 
 RATE = 0.1  # of plain gradient descent
-LATE = 200e-6  # seconds before its end from which a sleep is waited for actively; with more, processes disturb each other
+LATE = 200e-6  # the last seconds of a sleep are a busy wait; with more, processes disturb each other
 SCHEDULES = {
     "gpipe": pipelining.ScheduleGPipe,
     "1f1b": pipelining.Schedule1F1B,
@@ -73,7 +73,8 @@ def stack(size, layers):
 
 
 def batch(size):
-    return [torch.from_numpy(data(size.layers + k, size.rows * size.width).reshape(size.rows, size.width)) for k in range(2)]
+    arrays = (data(size.layers + k, size.rows * size.width) for k in range(2))
+    return [torch.from_numpy(array.reshape(size.rows, size.width)) for array in arrays]
 
 
 class Subject:
@@ -101,7 +102,7 @@ class Subject:
 
 
 class Whole(Subject):
-    """All layers and rows at once, in one process."""
+    """All layers and the full batch at once, in one process."""
 
     def barrier(self):
         pass
@@ -135,12 +136,14 @@ class Pipeline(Subject):
             raise Unsupported(f"the schedule {size.kind} is not one that both have")
         each = size.layers // size.stages
         own = [
-            pipelining.PipelineStage(make(range(stage * each, (stage + 1) * each)), stage, size.stages, torch.device("cpu"))
+            pipelining.PipelineStage(make(range(stage * each, (stage + 1) * each)), stage, size.stages,
+                                     torch.device("cpu"))
             for stage in range(self.rank, size.stages, self.ranks)
         ]
         self.modules = [stage.submod for stage in own]
         kind = SCHEDULES[size.kind]
-        self.schedule = kind(own if kind is pipelining.ScheduleInterleaved1F1B else own[0], size.microbatches, loss_fn=self.loss)
+        stages = own if kind is pipelining.ScheduleInterleaved1F1B else own[0]
+        self.schedule = kind(stages, size.microbatches, loss_fn=self.loss)
 
     loss = staticmethod(nn.functional.mse_loss)
 

@@ -52,7 +52,7 @@ def weights(size):
 
 
 def batch(size, step):
-    """Inputs and targets: row r of all rows starts at byte 97·r of the text, which has no end."""
+    """Inputs and targets: sequence r of all batches starts at byte 97·r of the text, which repeats."""
     text = np.frombuffer(size.text.encode(), np.uint8)
     rows = step * size.batch + np.arange(size.batch)
     tokens = text[(97 * rows[:, None] + np.arange(size.seq + 1)) % len(text)]
@@ -64,7 +64,7 @@ class Trainer:
     loss, which returns when all of the step is done, and memory()."""
 
     def mean(self, loss):
-        """The loss of the whole batch, of this process's."""
+        """The loss of the full batch, from this process's."""
         return loss
 
     def prepare(self, case):
@@ -91,7 +91,7 @@ class Trainer:
 
 
 class Jax(Trainer):
-    """One process with the rows of a batch split over its devices, and the state on each of them, or split too."""
+    """One process with the batch sharded over its devices, and the state replicated or sharded."""
 
     def __init__(self, devices, split="none", axis="data"):
         import jax
@@ -137,8 +137,8 @@ class Jax(Trainer):
 
 
 class TensorJax(Jax):
-    """One process whose devices share the layers: heads, columns of the first matrix of a pair and rows of the second, and the
-    vocabulary. All else is on each device, as is what lies between the pairs."""
+    """Tensor parallelism in one process: devices share heads, columns of the first matrix of a pair and rows of the
+    second, and the vocabulary. Everything else is replicated, and so are activations between the pairs."""
 
     def __init__(self, devices):
         super().__init__(devices, axis="tensor")
@@ -147,7 +147,7 @@ class TensorJax(Jax):
         def on(*axes):
             return NamedSharding(self.whole.mesh, PartitionSpec(*axes))
 
-        self.rows = self.whole  # every device has the whole batch
+        self.rows = self.whole  # every device has the full batch
         self.heads = on(None, None, "tensor")  # of (batch, tokens, heads, width of a head)
         self.parts = {
             "tok": on("tensor"),
@@ -172,7 +172,7 @@ class TensorJax(Jax):
 
 
 def jax_step(size, between=lambda x: x, heads=lambda x: x):
-    """A step; what lies between pairs of matrices goes through one function, queries, keys and values through another."""
+    """A step. Activations between pairs of matrices go through `between`, queries, keys and values through `heads`."""
     import jax
     import jax.numpy as jnp
 
@@ -265,7 +265,7 @@ class Torch(Trainer):
 
 
 class DDP(Torch):
-    """One of the processes that each have a replica of the model and their rows of a batch."""
+    """One of the processes that each have a replica of the model and a shard of the batch."""
 
     def __init__(self, threads, rank, ranks, store):
         super().__init__(threads)
@@ -287,7 +287,7 @@ class DDP(Torch):
 
 
 class FSDP(DDP):
-    """One of the processes that each have their part of every parameter (FSDP2), and their rows of a batch."""
+    """One of the processes that each have a shard of every parameter (FSDP2) and of the batch."""
 
     def spread(self, model):
         from torch.distributed.fsdp import fully_shard
@@ -345,7 +345,7 @@ def main():
     parser.add_argument("--rank", type=int, default=0)
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--store")
-    parser.add_argument("--split", choices=["none", "states", "all"], default="none", help="what devices or ranks have parts of")
+    parser.add_argument("--split", choices=["none", "states", "all"], default="none", help="what is sharded")
     a = parser.parse_args()
     if a.library == "jax":
         trainer = TensorJax(a.devices) if a.tensor else Jax(a.devices, a.split)

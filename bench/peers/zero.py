@@ -14,7 +14,7 @@ from worker import serve
 
 
 class Stack(train.Jax):
-    """The blocks as they come, or scanned, with nothing kept of a block for its backward pass but its input."""
+    """The blocks one after another, or scanned, with only its input saved for the backward pass of a block."""
 
     def __init__(self, devices, scan):
         super().__init__(devices, split="all")

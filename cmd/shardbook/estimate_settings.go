@@ -118,7 +118,7 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 	flags.Group(f, "precision")
 
 	f.StringVar((*string)(&s.Recompute), "recompute", string(s.Recompute),
-		"none|auto|block|halves|every:K|sqrt|selective|ops:A,B")
+		"none|auto|block|sublayers|every:K|sqrt|selective|ops:A,B")
 	f.BoolVar(&s.OffloadOptimizer, "offload-optimizer", s.OffloadOptimizer,
 		"optimizer states and master copy in host memory")
 	f.BoolVar(&s.OffloadActivations, "offload-activations", s.OffloadActivations, "activations in host memory")
@@ -128,7 +128,7 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 	f.StringVar(&s.Engine, "engine", s.Engine, "memory planned as in papers, or compiled as by XLA on a CPU")
 	f.StringVar(&s.Device, "device", s.Device, `print whether it fits a device, such as "H100 SXM"`)
 	f.StringVar((*string)(&s.Memory), "memory", string(s.Memory), "print whether it fits a memory, as 80GB or 80GiB")
-	flags.Choices(f, "recompute", "none", "auto", "block", "halves", "every:2", "sqrt", "selective")
+	flags.Choices(f, "recompute", "none", "auto", "block", "sublayers", "every:2", "sqrt", "selective")
 	flags.Choices(f, "engine", "planned", "compiled")
 	var devices []string
 	for _, h := range cost.Accelerators() {

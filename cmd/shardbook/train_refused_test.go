@@ -13,7 +13,7 @@ import (
 // refused lists flags and what the error for them says: one line for each check of the command, and for each way in which
 // an error of a library gets the names of flags. Words in capitals are files.
 const refused = `
---text EMPTY                                        | not a single byte
+--text EMPTY                                        | is empty
 --text SHORT                                        | 5 bytes
 --text SHORT/below                                  | SHORT/below
 --text=                                             | --text is empty
@@ -37,11 +37,11 @@ surplus                                             | surplus
 
 --heads 5                                           | --heads is 5
 --d 9223372036854775783 --heads 4611686018427387904 | at most
---batch 9223372036854775807                         | must not have more than
+--batch 9223372036854775807                         | choose at most
 --norm batch                                        | --norm is "batch"
 --dropout 1                                         | --dropout is 1
 --flash --dropout 0.1                               | --dropout is 0.1 with --flash
---flash --precision tf32                            | --precision sets how products are computed
+--flash --precision tf32                            | --precision is set with
 --recompute half                                    | --recompute: 
 --activation tanh                                   | --activation is "tanh"
 --compress zip                                      | --compress: 
@@ -99,7 +99,7 @@ surplus                                             | surplus
 --tensor 3                                          | --tensor=3: tensor: parameter h0.qkv.w
 --tensor 3 --sync auto                              | --tensor=3: tensor: parameter h0.qkv.w
 --tensor 4 --tensor-sequence --seq 10               | --seq is 10, of which a device has 10 tokens
---seq-parallel 2 --dropout 0.1                      | --dropout is 0.1 and devices share sequences
+--seq-parallel 2 --dropout 0.1                      | --dropout is 0.1 with sequence parallelism
 --seq-parallel 3 --seq-method ulysses               | which 3 devices cannot exchange evenly for tokens
 --seq-parallel 2 --seq-method flash                 | want one of ring, ulysses, allgather, hybrid
 --seq-parallel 2 --seq-method hybrid                | choose other numbers, or --seq-method ring

@@ -37,7 +37,7 @@ func Open(t testing.TB, n int) *xla.Backend {
 
 var shared sync.Map // number of devices → func() (*xla.Backend, error)
 
-// OpenOwn opens n devices that no other test has, and that are gone when the test ends.
+// OpenOwn opens n devices for this test alone, and closes them when it ends.
 func OpenOwn(t testing.TB, n int) *xla.Backend {
 	t.Helper()
 	backend, err := open(n)
@@ -68,9 +68,9 @@ var One = sync.OnceValue(func() *xla.Backend {
 	return backend
 })
 
-// PureGo returns GoMLX's own backend, which compiles nothing and shares nothing with XLA: enough where the question is
-// what a graph says, and a second opinion on what XLA makes of it. It runs one operation after another, since several
-// loops at once wait for each other for ever.
+// PureGo returns GoMLX's own backend, which compiles nothing and shares nothing with XLA: for tests of graphs, and for
+// a second opinion on XLA's results. It runs one operation after another, since several loops at once come to a
+// deadlock.
 var PureGo = sync.OnceValue(func() compute.Backend {
 	backend, err := gobackend.New("ops_sequential")
 	if err != nil {
@@ -102,10 +102,10 @@ const EnvXLA = "SHARDBOOK_TEST_XLA"
 const quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true " +
 	"--xla_cpu_parallel_codegen_split_count=1"
 
-// CompileQuickly has XLA spend less on machine code, for tests that compile far more than they run: compiling takes
-// half the time. XLA plans the same temporary memory (TestTemporariesAtBothLevels in lib/memest). It is for TestMain,
-// before anything opens a device. With $SHARDBOOK_TEST_XLA=default it leaves XLA as it is for users, also in a process
-// that one which compiles quickly has started.
+// CompileQuickly has XLA optimize less, for tests that compile far more than they run: compiling takes half the time.
+// XLA plans the same temporary memory (TestTemporariesAtBothLevels in lib/memest). It is for TestMain, before anything
+// opens a device. With $SHARDBOOK_TEST_XLA=default it leaves XLA as it is for users, also in a process that one which
+// compiles quickly has started.
 func CompileQuickly() {
 	flags := strings.Replace(os.Getenv("XLA_FLAGS"), quickly, "", 1)
 	if !AsUsersDo() {
@@ -126,9 +126,9 @@ func AsUsersDo() bool {
 	}
 }
 
-// CompiledAsUsersDo runs the test again in a process whose programs are compiled as they are for users, and reports
-// whether this one is it: XLA reads its flags once in a process, and a test that computes for long takes many times as
-// long with what is compiled quickly.
+// CompiledAsUsersDo runs the test again in a process whose programs are compiled as for users, and reports whether this
+// is that process. XLA reads its flags once in a process, and a test that computes for long takes many times as long
+// if it is compiled quickly.
 func CompiledAsUsersDo(t *testing.T) bool {
 	t.Helper()
 	if AsUsersDo() {

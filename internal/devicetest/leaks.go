@@ -8,8 +8,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// NoLeaks returns a function that fails the test unless all goroutines that were started since have ended and all that
-// was put on the devices since is gone.
+// NoLeaks returns a function that fails the test unless all goroutines that were started since have ended and all
+// buffers that were made on the devices since are freed.
 func NoLeaks(t *testing.T, backend *xla.Backend) func() {
 	t.Helper()
 	runtime.GC()

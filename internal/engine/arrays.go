@@ -60,6 +60,15 @@ func (a *arrays) count(kind memest.Kind, n int64) {
 	a.trace.Count(a.rank, string(kind), a.now[kind])
 }
 
+// place copies an array of the host to the devices, and tracks it.
+func (a *arrays) place(kind memest.Kind, t *tensors.Tensor, on xla.Placement) (*dtensor.Tensor, error) {
+	placed, err := a.devices.place(t, on)
+	if err == nil {
+		a.add(kind, placed)
+	}
+	return placed, err
+}
+
 // borrow returns an array with undefined elements. The shape is that over all devices.
 func (a *arrays) borrow(kind memest.Kind, shape shapes.Shape, on xla.Placement) (*dtensor.Tensor, error) {
 	key := shape.String() + on.String()

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gomlx/compute/dtypes/gotype"
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
@@ -15,20 +14,20 @@ type microBatch struct {
 }
 
 // microBatches returns a rank's micro-batches of the batch of all ranks, of which the first rank has the first
-// examples. It returns an error if the examples cannot be divided evenly, or if their type is not int32, int64, uint8
-// or float32.
+// examples. It returns an error if the examples cannot be divided evenly.
 func microBatches(inputs, targets *tensors.Tensor, rank, ranks, micro int) ([]microBatch, error) {
 	if inputs == nil || targets == nil {
 		return nil, errors.New("engine: the inputs or the targets are nil: give both")
 	}
-	if in, out := inputs.Shape(), targets.Shape(); in.Rank() == 0 || out.Rank() == 0 || in.Dim(0) != out.Dim(0) || in.Dim(0) == 0 {
-		return nil, fmt.Errorf("engine: inputs of shape %s and targets of shape %s: give both the same number of examples, "+
-			"along their first axis", in, out)
+	if in, out := inputs.Shape(), targets.Shape(); in.Rank() == 0 || out.Rank() == 0 || in.Dim(0) != out.Dim(0) ||
+		in.Dim(0) == 0 {
+		return nil, fmt.Errorf("engine: inputs of shape %s and targets of shape %s: give both the same number of "+
+			"examples, along their first axis", in, out)
 	}
 	n := inputs.Shape().Dim(0)
 	if n%(ranks*micro) != 0 {
-		return nil, fmt.Errorf("engine: a batch of %d examples is not divisible by %d ranks with %d micro-batches each: "+
-			"make it a multiple of %d", n, ranks, micro, ranks*micro)
+		return nil, fmt.Errorf("engine: a batch of %d examples is not divisible by %d ranks with %d micro-batches "+
+			"each: make it a multiple of %d", n, ranks, micro, ranks*micro)
 	}
 	size := n / (ranks * micro)
 	all := make([]microBatch, micro)
@@ -48,29 +47,10 @@ func microBatches(inputs, targets *tensors.Tensor, rank, ranks, micro int) ([]mi
 }
 
 // examples copies the examples of a batch from first on.
-func examples(t *tensors.Tensor, first, size int) (part *tensors.Tensor, err error) {
-	dims := append([]int{size}, t.Shape().Dimensions[1:]...)
-	each := t.Shape().Size() / t.Shape().Dim(0)
-	e := t.ConstFlatData(func(flat any) {
-		switch values := flat.(type) {
-		case []int32:
-			part = cut(values, first*each, size*each, dims)
-		case []int64:
-			part = cut(values, first*each, size*each, dims)
-		case []uint8:
-			part = cut(values, first*each, size*each, dims)
-		case []float32:
-			part = cut(values, first*each, size*each, dims)
-		default:
-			err = fmt.Errorf("engine: a batch of %s: give it as int32, int64, uint8 or float32", t.DType())
-		}
-	})
-	if e != nil {
-		return nil, e
-	}
-	return part, err
-}
-
-func cut[T gotype.Supported](values []T, at, size int, dims []int) *tensors.Tensor {
-	return tensors.FromFlatDataAndDimensions(append([]T{}, values[at:at+size]...), dims...)
+func examples(t *tensors.Tensor, first, size int) (*tensors.Tensor, error) {
+	shape := t.Shape().Clone()
+	each := shape.Size() / shape.Dim(0)
+	shape.Dimensions[0] = size
+	part := tensors.FromShape(shape)
+	return part, moved(part, t, func(move func(to, from, n int)) { move(0, first*each, size*each) })
 }

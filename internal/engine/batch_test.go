@@ -49,14 +49,15 @@ func bytesOf(t *tensors.Tensor) (data []byte) {
 	return data
 }
 
-// TestMicroBatches has all ranks' micro-batches, put together as bytes, be the batch: every row is in one, in order.
+// TestMicroBatches checks that all ranks' micro-batches, concatenated, are the batch.
 func TestMicroBatches(t *testing.T) {
-	for _, dtype := range []dtypes.DType{dtypes.Int32, dtypes.Int64, dtypes.Uint8, dtypes.Float32} {
+	for _, dtype := range []dtypes.DType{dtypes.Int32, dtypes.Bool, dtypes.Uint8, dtypes.Float64} {
 		for _, tail := range [][]int{{}, {1}, {3}, {2, 5}, {0}} {
 			for ranks := 1; ranks <= 4; ranks++ {
 				for micro := 1; micro <= 3; micro++ {
-					for size := 1; size <= 2; size++ { // rows of a micro-batch
-						name := fmt.Sprintf("%s, rows of %v, %d ranks of %d micro-batches of %d", dtype, tail, ranks, micro, size)
+					for size := 1; size <= 2; size++ { // examples of a micro-batch
+						name := fmt.Sprintf("%s, each %v, %d ranks of %d micro-batches of %d", dtype, tail, ranks,
+							micro, size)
 						inputs := numbered(dtype, append([]int{ranks * micro * size}, tail...)...)
 						targets := numbered(dtypes.Uint8, ranks*micro*size, 2)
 						var in, out []byte
@@ -67,13 +68,15 @@ func TestMicroBatches(t *testing.T) {
 								t.Fatalf("%s: %d parts, %v", name, len(parts), err)
 							}
 							for _, p := range parts {
-								if want := append([]int{size}, tail...); !slices.Equal(p.Inputs.Shape().Dimensions, want) || p.Inputs.DType() != dtype {
+								want := append([]int{size}, tail...)
+								if !slices.Equal(p.Inputs.Shape().Dimensions, want) || p.Inputs.DType() != dtype {
 									t.Errorf("%s: inputs of shape %s", name, p.Inputs.Shape())
 								}
 								if int(p.Row) != row {
 									t.Errorf("%s: begins at row %d, want %d", name, p.Row, row)
 								}
-								in, out, row = append(in, bytesOf(p.Inputs)...), append(out, bytesOf(p.Targets)...), row+size
+								in, out, row = append(in, bytesOf(p.Inputs)...), append(out, bytesOf(p.Targets)...),
+									row+size
 							}
 						}
 						if !slices.Equal(in, bytesOf(inputs)) || !slices.Equal(out, bytesOf(targets)) {
@@ -117,10 +120,9 @@ func TestMicroBatchesRefused(t *testing.T) {
 		{of(dtypes.Int32), of(dtypes.Int32), 1, 1, "give both the same number of examples"},
 		{good, of(dtypes.Int32), 1, 1, "give both the same number of examples"},
 		{of(dtypes.Int32, 0, 2), of(dtypes.Int32, 0, 2), 1, 1, "give both the same number of examples"},
-		{good, good, 4, 1, "a batch of 6 examples is not divisible by 4 ranks with 1 micro-batches each: make it a multiple of 4"},
+		{good, good, 4, 1, "a batch of 6 examples is not divisible by 4 ranks with 1 micro-batches each: make it a " +
+			"multiple of 4"},
 		{good, good, 2, 2, "make it a multiple of 4"},
-		{of(dtypes.Float64, 6, 2), good, 2, 3, "a batch of Float64: give it as int32, int64, uint8 or float32"},
-		{good, of(dtypes.Bool, 6, 2), 2, 3, "a batch of Bool"},
 	} {
 		parts, err := engine.MicroBatches(c.inputs, c.targets, 0, c.ranks, c.micro)
 		if err == nil || !strings.HasPrefix(err.Error(), "engine: ") || !strings.Contains(err.Error(), c.want) {

@@ -184,7 +184,8 @@ func (o *own) listHosted() {
 		}
 	}
 	for _, op := range o.Plans[0].Ranks[o.rank] {
-		if _, seen := hosted[op.Unit]; !seen && op.What == step.State && (op.Kind == step.Fetch || op.Kind == step.Store) {
+		if _, seen := hosted[op.Unit]; !seen && op.What == step.State && (op.Kind == step.Fetch ||
+			op.Kind == step.Store) {
 			hosted[op.Unit] = op.Kind == step.Fetch
 		}
 	}

@@ -127,11 +127,7 @@ func (p *play) received(a *arrival) (*dtensor.Tensor, error) {
 	if a.into != nil {
 		return a.into, nil
 	}
-	t, err := p.place(a.to.staged, a.on)
-	if err == nil {
-		p.arrays.add(a.kind, t)
-	}
-	return t, err
+	return p.arrays.place(a.kind, a.to.staged, a.on)
 }
 
 // globalShape returns the shape, over all devices, of an activation between blocks.
@@ -261,7 +257,7 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 	first := u.Reduce[0] == op.Axis
 	from := g.sum
 	if first {
-		if p.forgetSum(op.Unit); from == nil {
+		if g.sum = nil; from == nil { // the next gradients begin a new sum
 			return fmt.Errorf("engine: there are no gradients of %s", u.Name)
 		}
 	}
@@ -333,14 +329,11 @@ func (p *play) scatter(g group.Group, u *unit, full, shard *dtensor.Tensor) (*dt
 	if err := errors.Join(in.stage(host), out.stage(staged)); err != nil {
 		return nil, err
 	}
-	if err := g.Do(p.ctx, group.Call{Kind: group.KindReduceScatter, Type: in.kind, Op: group.Sum, In: in.buffer, Out: out.buffer}); err != nil {
+	if err := g.Do(p.ctx, group.Call{Kind: group.KindReduceScatter, Type: in.kind, Op: group.Sum, In: in.buffer,
+		Out: out.buffer}); err != nil {
 		return nil, err
 	}
-	t, err := p.place(staged, p.own.unitPlacement(u, true))
-	if err == nil {
-		p.arrays.add(memest.Gradients, t)
-	}
-	return t, err
+	return p.arrays.place(memest.Gradients, staged, p.own.unitPlacement(u, true))
 }
 
 // addEach all-reduces gradients, in place if possible, or calls the hook and counts its bytes.
@@ -358,16 +351,13 @@ func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor, bytes *atomic.In
 		grads.Params = grads.Params.As(p.policy.Reduce)
 		err = p.hook.Reduce(p.ctx, counted{g, bytes}, grads)
 	} else {
-		err = g.Do(p.ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Sum, In: m.buffer, Out: m.buffer})
+		err = g.Do(p.ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Sum, In: m.buffer,
+			Out: m.buffer})
 	}
 	if err != nil || m.staged == nil {
 		return on, err
 	}
-	t, err := p.place(m.staged, p.own.unitPlacement(u, p.shards > 1))
-	if err == nil {
-		p.arrays.add(memest.Gradients, t)
-	}
-	return t, err
+	return p.arrays.place(memest.Gradients, m.staged, p.own.unitPlacement(u, p.shards > 1))
 }
 
 // plus adds b to a, whose memory it reuses.
@@ -414,7 +404,8 @@ func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 			m, err = r.memoryOf(r.cells[k])
 		}
 		if err == nil {
-			err = g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Mean, In: m.buffer, Out: m.buffer})
+			err = g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Mean, In: m.buffer,
+				Out: m.buffer})
 		}
 		if err == nil && m.staged != nil && there == nil {
 			var mean *dtensor.Tensor

@@ -107,7 +107,8 @@ func (c *common) shardAxis(p *step.Plan) error {
 // checkUpdates returns an error for updates that are not possible on their device or at their time.
 func (c *common) checkUpdates(p *step.Plan) error {
 	if op, some := find(p, func(op step.Op) bool { return op.Kind == step.Update }); c.hosts && some {
-		return fmt.Errorf("engine: some updates are on the host, but %s is on the device: run all on the host", p.Text(op))
+		return fmt.Errorf("engine: some updates are on the host, but %s is on the device: run all on the host",
+			p.Text(op))
 	}
 	if c.hosts && c.devices() > 1 {
 		return fmt.Errorf("engine: updates on the host need one device per rank, not %d", c.devices())
@@ -116,8 +117,8 @@ func (c *common) checkUpdates(p *step.Plan) error {
 		return nil
 	}
 	if p.Weights != step.Flush {
-		return fmt.Errorf("the schedule %s updates between micro-batches, but Recipe.Clip and loss scaling need all gradients: "+
-			"leave them out, or choose a synchronous schedule", p.Name)
+		return fmt.Errorf("the schedule %s updates between micro-batches, but Recipe.Clip and loss scaling need all "+
+			"gradients: leave them out, or choose a synchronous schedule", p.Name)
 	}
 	one, some := find(p, func(op step.Op) bool { return updates(op.Kind) && op.Unit >= 0 })
 	if some && len(p.Units) > 1 {
@@ -145,8 +146,8 @@ func (c *common) checkAverages() error {
 		return errors.New("engine: local SGD cannot clip gradients (Recipe.Clip) in pipelines, " +
 			"whose ranks do not know the norm of their replica's gradients: leave one of the three out")
 	case c.shards > 1:
-		return errors.New("engine: in local SGD each replica has its own state, which ZeRO would shard between replicas: " +
-			"leave one of them out")
+		return errors.New("engine: in local SGD each replica has its own state, which ZeRO would shard between " +
+			"replicas: leave one of them out")
 	}
 	before, _, _ := train.Tail(c.Recipe, c.Recipe.State())
 	for _, s := range before {

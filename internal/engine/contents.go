@@ -62,12 +62,10 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 			return []any{old[x.number]}, nil
 		}
 		return []any{p.cells[x.number]}, nil
-	case freshSlot:
-		return []any{p.gradsOf(x.number).fresh}, nil
 	case sumSlot:
 		return one(p.sumOf(x))
-	case reducedSlot:
-		return []any{p.gradsOf(x.number).reduced}, nil
+	case freshSlot, reducedSlot:
+		return []any{*p.gradsIn(x)}, nil
 	case touchedSlot:
 		where := make([]int32, len(s.io.touched))
 		for k, at := range s.io.touched {
@@ -77,11 +75,10 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 	case targetSlot:
 		if p.targets[x.number] == nil {
 			on, _ := p.own.lies(x, p.sizes)
-			t, err := p.place(p.parts[x.number].Targets, on)
+			t, err := p.arrays.place(batchKind, p.parts[x.number].Targets, on)
 			if err != nil {
 				return nil, err
 			}
-			p.arrays.add(batchKind, t)
 			p.targets[x.number] = t
 		}
 		return []any{p.targets[x.number]}, nil
@@ -98,11 +95,10 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 	}
 	if x.value.Held == step.Input && x.value.Block == 0 && p.values[x.value] == nil {
 		on, _ := p.own.lies(x, p.sizes)
-		t, err := p.place(p.parts[x.value.Micro].Inputs, on)
+		t, err := p.arrays.place(memest.Activations, p.parts[x.value.Micro].Inputs, on)
 		if err != nil {
 			return nil, err
 		}
-		p.arrays.add(memest.Activations, t)
 		p.values[x.value] = []*dtensor.Tensor{t}
 	}
 	list, ok := p.values[x.value]
@@ -122,6 +118,19 @@ func (p *play) factor() float32 {
 		return 1
 	}
 	return float32(1 / float64(p.own.summands()))
+}
+
+// gradsIn returns where the array of a slot of gradients or new parameters is stored; nil for other slots.
+func (p *play) gradsIn(x slot) **dtensor.Tensor {
+	switch x.kind {
+	case sumSlot:
+		return &p.gradsOf(x.number).sum
+	case reducedSlot:
+		return &p.gradsOf(x.number).reduced
+	case freshSlot:
+		return &p.gradsOf(x.number).fresh
+	}
+	return nil
 }
 
 func (p *play) gradsOf(unit int) *grads {
@@ -173,19 +182,15 @@ func (p *play) assign(s *segment, out []*dtensor.Tensor) error {
 			p.cells[x.number] = mine[0]
 		case freshSlot:
 			p.arrays.add(memest.Communication, mine[0])
-			p.gradsOf(x.number).fresh = mine[0]
-		case sumSlot:
-			g := p.gradsOf(x.number)
-			p.arrays.changed(g.sum, mine[0])
-			g.sum = mine[0]
-		case reducedSlot:
-			g := p.gradsOf(x.number)
-			if g.reduced != nil {
-				p.arrays.changed(g.reduced, mine[0])
+			*p.gradsIn(x) = mine[0]
+		case sumSlot, reducedSlot:
+			at := p.gradsIn(x)
+			if *at != nil {
+				p.arrays.changed(*at, mine[0])
 			} else {
 				p.arrays.add(memest.Gradients, mine[0])
 			}
-			g.reduced = mine[0]
+			*at = mine[0]
 		case lossSlot:
 			p.arrays.add(batchKind, mine[0])
 			p.losses = append(p.losses, mine[0])
@@ -203,20 +208,9 @@ func (p *play) assign(s *segment, out []*dtensor.Tensor) error {
 		}
 	}
 	for _, x := range s.io.in { // frees what was used up
-		if slices.Contains(s.io.out, x) {
-			continue
-		}
-		switch x.kind {
-		case sumSlot:
-			errs = append(errs, p.empty(x.number))
-		case reducedSlot:
-			g := p.gradsOf(x.number)
-			errs = append(errs, p.arrays.release(g.reduced))
-			g.reduced = nil
-		case freshSlot:
-			g := p.gradsOf(x.number)
-			errs = append(errs, p.arrays.release(g.fresh))
-			g.fresh = nil
+		if at := p.gradsIn(x); at != nil && !slices.Contains(s.io.out, x) {
+			errs = append(errs, p.arrays.release(*at))
+			*at = nil
 		}
 	}
 	for _, op := range p.plan.Ranks[p.own.rank][s.from:s.to] {
@@ -226,18 +220,6 @@ func (p *play) assign(s *segment, out []*dtensor.Tensor) error {
 		}
 	}
 	return errors.Join(append(errs, freeAll(out)...)...)
-}
-
-// empty frees a unit's accumulated gradients.
-func (p *play) empty(unit int) error {
-	t := p.gradsOf(unit).sum
-	p.forgetSum(unit)
-	return p.arrays.release(t)
-}
-
-// forgetSum makes the next gradients of a unit begin a new sum.
-func (p *play) forgetSum(unit int) {
-	p.gradsOf(unit).sum = nil
 }
 
 // freeAll frees results that nothing uses.

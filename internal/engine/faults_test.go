@@ -17,9 +17,9 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// TestFaults has a rank fail, panic, stall or be cancelled before a step, and in its first, middle and last call of a group, in layouts
-// that between them have every kind of operation between ranks. Every other rank gets an error that names it, whatever is asked of a
-// rank after that says what to do, and nothing is left on the devices.
+// TestFaults makes a rank fail, panic, stall or be cancelled before a step, and in its first, middle and last call of a
+// group, in layouts with every kind of operation between ranks. All other ranks get an error that names it, later calls
+// say what to do, and nothing is left on the devices.
 func TestFaults(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}, Clip: 1}
@@ -48,7 +48,8 @@ func TestFaults(t *testing.T) {
 		leaks := devicetest.NoLeaks(t, backend)
 		t.Run(fmt.Sprintf("%+v", l), func(t *testing.T) {
 			for n, at := range []string{"before", "first", "middle", "last"} {
-				ranks.Play(t, traintest.Case{At: at, Fault: traintest.Faults[(k+n)%len(traintest.Faults)], Victim: n % l.ranks})
+				ranks.Play(t, traintest.Case{At: at, Fault: traintest.Faults[(k+n)%len(traintest.Faults)],
+					Victim: n % l.ranks})
 			}
 		})
 		programs.Close()

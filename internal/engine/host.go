@@ -85,8 +85,7 @@ func (p *play) moves(op step.Op) (all []moving, err error) {
 		m := moving{slot{kind: reducedSlot, number: op.Unit}, &g.reduced, memest.Gradients, false}
 		if len(p.own.units[op.Unit].Reduce) == 0 { // the next gradients begin a new sum
 			sum := g.sum
-			p.forgetSum(op.Unit)
-			m.x.kind, m.at = sumSlot, &sum
+			g.sum, m.x.kind, m.at = nil, sumSlot, &sum
 		}
 		all = append(all, m)
 	default:

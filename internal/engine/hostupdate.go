@@ -10,7 +10,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
-	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -147,15 +146,4 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 func detached(t *tensors.Tensor) (*tensors.Tensor, error) {
 	own, err := t.LocalClone()
 	return own, errors.Join(err, t.FinalizeAll())
-}
-
-// addUpHost sums a vector on the host over the ranks along an axis, or over all ranks.
-func (p *play) addUpHost(t *tensors.Tensor, axis string) error {
-	g := p.world
-	if axis != "" {
-		g = p.groups[axis]
-	}
-	var own error
-	err := tensors.MutableFlatData(t, func(flat []float32) { own = group.AllReduce(p.ctx, g, flat, group.Sum) })
-	return errors.Join(err, p.within(step.Op{Axis: axis}, own))
 }

@@ -163,7 +163,8 @@ func (o *own) takeWeights(block int, take func(slot)) {
 func (o *own) takeState(s *io, op step.Op, last bool) {
 	members := o.updated(op.Unit)
 	for _, at := range members {
-		if x := (slot{kind: cellSlot, number: o.weights[at]}); o.cells[x.number].full && !o.hosts { // it has its row
+		if x := (slot{kind: cellSlot, number: o.weights[at]}); o.cells[x.number].full && !o.hosts {
+			// the update reads its row
 			s.takes(x)
 		} else if !o.hosts {
 			s.changes(x)

@@ -26,8 +26,8 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// TestVersions trains in pipelines that update while micro-batches are under way: with one micro-batch a step as one device does; with
-// more each rank keeps as many versions of its parameters as the plan says, and the runs learn.
+// TestVersions trains in asynchronous pipelines: with one micro-batch per step as one device does; with more, each rank
+// stores as many versions of its parameters as the plan says, and the loss falls.
 func TestVersions(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	r := train.Recipe{Model: toy.Layers(3, false), Optimizer: optim.SGD(0.5)}
@@ -50,7 +50,8 @@ func TestVersions(t *testing.T) {
 	}
 }
 
-// TestApart has schedules that split backward passes, and one that does not, give the same bits where all are made in two parts.
+// TestApart has schedules that split backward passes, and one that does not, give the same bits where all are made in
+// two parts.
 func TestApart(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1)}
@@ -95,26 +96,37 @@ type layout struct {
 var layouts = []layout{
 	{ranks: 1, devices: 1, micro: 1}, {ranks: 1, devices: 1, micro: 2},
 	{ranks: 1, devices: 2, micro: 1}, {ranks: 1, devices: 2, micro: 2},
-	{ranks: 1, devices: 2, micro: 1, zero: 1}, {ranks: 1, devices: 2, micro: 2, zero: 2}, {ranks: 1, devices: 2, micro: 1, zero: 3, ahead: 1},
-	{ranks: 2, devices: 1, micro: 1}, {ranks: 2, devices: 1, micro: 2, late: true}, {ranks: 2, devices: 1, micro: 1, staged: true},
-	{ranks: 2, devices: 1, micro: 1, zero: 1}, {ranks: 2, devices: 1, micro: 2, zero: 2}, {ranks: 2, devices: 1, micro: 2, zero: 3, ahead: 1},
-	{ranks: 4, devices: 1, micro: 1, zero: 3, ahead: 1, shard: 2}, {ranks: 4, devices: 1, micro: 1, zero: 1, shard: 2, staged: true},
-	{ranks: 2, devices: 2, micro: 1}, {ranks: 2, devices: 2, micro: 1, zero: 3}, {ranks: 2, devices: 2, micro: 2, zero: 1},
-	{ranks: 1, devices: 1, micro: 2, recompute: "blocks"}, {ranks: 2, devices: 1, micro: 1, zero: 3, recompute: "blocks"},
-	{ranks: 3, devices: 1, micro: 4, pipe: 3, schedule: "1f1b"}, {ranks: 3, devices: 1, micro: 4, pipe: 3, schedule: "gpipe", recompute: "stages"},
-	{ranks: 3, devices: 1, micro: 4, pipe: 3, schedule: "zb-h1"}, {ranks: 6, devices: 1, micro: 2, pipe: 3, schedule: "1f1b", zero: 1},
-	{ranks: 2, devices: 1, micro: 4, pipe: 2, schedule: "dualpipe"}, {ranks: 4, devices: 2, micro: 2, pipe: 2, schedule: "1f1b", zero: 3},
+	{ranks: 1, devices: 2, micro: 1, zero: 1}, {ranks: 1, devices: 2, micro: 2, zero: 2},
+	{ranks: 1, devices: 2, micro: 1, zero: 3, ahead: 1},
+	{ranks: 2, devices: 1, micro: 1}, {ranks: 2, devices: 1, micro: 2, late: true}, {ranks: 2, devices: 1, micro: 1,
+		staged: true},
+	{ranks: 2, devices: 1, micro: 1, zero: 1}, {ranks: 2, devices: 1, micro: 2, zero: 2},
+	{ranks: 2, devices: 1, micro: 2, zero: 3, ahead: 1},
+	{ranks: 4, devices: 1, micro: 1, zero: 3, ahead: 1, shard: 2}, {ranks: 4, devices: 1, micro: 1, zero: 1, shard: 2,
+		staged: true},
+	{ranks: 2, devices: 2, micro: 1}, {ranks: 2, devices: 2, micro: 1, zero: 3}, {ranks: 2, devices: 2, micro: 2,
+		zero: 1},
+	{ranks: 1, devices: 1, micro: 2, recompute: "blocks"}, {ranks: 2, devices: 1, micro: 1, zero: 3,
+		recompute: "blocks"},
+	{ranks: 3, devices: 1, micro: 4, pipe: 3, schedule: "1f1b"}, {ranks: 3, devices: 1, micro: 4, pipe: 3,
+		schedule: "gpipe", recompute: "stages"},
+	{ranks: 3, devices: 1, micro: 4, pipe: 3, schedule: "zb-h1"}, {ranks: 6, devices: 1, micro: 2, pipe: 3,
+		schedule: "1f1b", zero: 1},
+	{ranks: 2, devices: 1, micro: 4, pipe: 2, schedule: "dualpipe"}, {ranks: 4, devices: 2, micro: 2, pipe: 2,
+		schedule: "1f1b", zero: 3},
 	{ranks: 2, devices: 2, micro: 2, pipe: 2, schedule: "zb-h1", zero: 2},
 	{ranks: 4, devices: 1, micro: 4, pipe: 2, schedule: "1f1b", zero: 3, ahead: 1, staged: true},
 	{ranks: 1, devices: 1, micro: 2, host: true, recompute: "blocks"}, {ranks: 2, devices: 1, micro: 1, host: true},
-	{ranks: 2, devices: 1, micro: 1, zero: 1, host: true}, {ranks: 2, devices: 1, micro: 2, zero: 3, ahead: 1, host: true},
+	{ranks: 2, devices: 1, micro: 1, zero: 1, host: true}, {ranks: 2, devices: 1, micro: 2, zero: 3, ahead: 1,
+		host: true},
 	{ranks: 4, devices: 1, micro: 2, zero: 2, shard: 2, staged: true, host: true},
 	{ranks: 6, devices: 1, micro: 2, pipe: 3, schedule: "1f1b", zero: 1, host: true},
 }
 
 // factors is which techniques a layout has.
 func (l layout) factors() []any {
-	return []any{l.ranks > 1, l.devices > 1, l.micro > 1, l.zero, l.shard, l.late, l.staged, l.schedule, l.recompute, l.host}
+	return []any{l.ranks > 1, l.devices > 1, l.micro > 1, l.zero, l.shard, l.late, l.staged, l.schedule, l.recompute,
+		l.host}
 }
 
 func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
@@ -223,7 +235,8 @@ func TestLayouts(t *testing.T) {
 					t.Errorf("%g units apart", off)
 				}
 				check(t, run.Close())
-				for _, from := range []string{dir, before} { // a checkpoint of this layout, and one of the layout before
+				// a checkpoint of this layout, and one of the layout before
+				for _, from := range []string{dir, before} {
 					if from == "" {
 						continue
 					}

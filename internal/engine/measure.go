@@ -25,7 +25,8 @@ type BlockCost struct {
 
 // Measure runs the programs of each block's passes on one device, several times on zeros, for micro-batches of the
 // given shapes. Blocks that share programs are measured once. The recipe's model must be a chain.Model.
-func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Recipe, inputs, targets shapes.Shape) ([]BlockCost, error) {
+func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Recipe, inputs,
+	targets shapes.Shape) ([]BlockCost, error) {
 	model := r.Model.(chain.Model)
 	serial, members := Serial(model, 1)
 	p, err := New(backend, Spec{Recipe: r, Plans: []*step.Plan{serial}, Members: members})
@@ -48,8 +49,9 @@ func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Reci
 	costs, programOf := make([]BlockCost, len(model.Blocks)), model.SharedPrograms()
 	for i, b := range model.Blocks {
 		of := sizes.blocks[i]
-		costs[i] = BlockCost{Name: b.Name, Took: map[step.Kind]time.Duration{}, Weights: b.Params.As(p.policy.Params).Bytes(),
-			Saved: of.x.ByteSize()}
+		costs[i] = BlockCost{Name: b.Name, Took: map[step.Kind]time.Duration{},
+			Weights: b.Params.As(p.policy.Params).Bytes(),
+			Saved:   of.x.ByteSize()}
 		for _, s := range of.saved {
 			costs[i].Saved += s.ByteSize()
 		}
@@ -73,7 +75,8 @@ func Measure(ctx context.Context, backend *xla.Backend, device int, r train.Reci
 				took[op.Kind], err = d.least(o, s, sizes)
 			}
 			if err != nil {
-				return nil, fmt.Errorf("engine: measuring %s of block %q: %w", op.Kind, model.Blocks[op.Block].Name, err)
+				return nil, fmt.Errorf("engine: measuring %s of block %q: %w", op.Kind, model.Blocks[op.Block].Name,
+					err)
 			}
 		}
 	}

@@ -17,10 +17,12 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// TestViewed holds each type's memory against the tensor's own contents, and has programs see what is written into it.
+// TestViewed compares each type's memory with the tensor's contents, and checks that programs see what is written into
+// it.
 func TestViewed(t *testing.T) {
 	for dtype, want := range map[dtypes.DType]group.Type{dtypes.Float32: group.Float32, dtypes.Float64: group.Float64,
-		dtypes.BFloat16: group.BFloat16, dtypes.Float16: group.Float16, dtypes.Int32: group.Int32, dtypes.Uint8: group.Uint8} {
+		dtypes.BFloat16: group.BFloat16, dtypes.Float16: group.Float16, dtypes.Int32: group.Int32,
+		dtypes.Uint8: group.Uint8} {
 		host := numbered(dtype, 2, 3)
 		contents := bytesOf(host)
 		x, err := devicetest.One().Put(host, 0)
@@ -39,7 +41,9 @@ func TestViewed(t *testing.T) {
 		}
 		slices.Reverse(bytes)
 		slices.Reverse(contents)
-		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Reshape(in[0], 6)} }, x)
+		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+			return []*graph.Node{graph.Reshape(in[0], 6)}
+		}, x)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -75,7 +79,7 @@ func TestViewedRefused(t *testing.T) {
 	}
 }
 
-// TestGatherRows has ranks put rows together, and one that is not there be an error.
+// TestGatherRows gathers ranks' rows, and checks the error if a rank is missing.
 func TestGatherRows(t *testing.T) {
 	for _, gone := range []bool{false, true} {
 		err := group.Run(t.Context(), 2, func(ctx context.Context, g group.Group) error {
@@ -83,7 +87,8 @@ func TestGatherRows(t *testing.T) {
 			if gone && g.Rank() == 1 {
 				return nil
 			}
-			all, err := engine.GatherRows(ctx, g, tensors.FromValue([]float32{me, me + 10}), 2, shapes.Make(dtypes.Float32, 4))
+			all, err := engine.GatherRows(ctx, g, tensors.FromValue([]float32{me, me + 10}), 2,
+				shapes.Make(dtypes.Float32, 4))
 			if err == nil && !slices.Equal(tensors.MustCopyFlatData[float32](all), []float32{0, 1, 10, 11}) {
 				t.Errorf("%v", all)
 			}

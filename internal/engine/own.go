@@ -13,10 +13,11 @@ import (
 // own is a rank's part of the model and of the recipe's state. Parameters are numbered as in its own list.
 type own struct {
 	*common
-	rank        int           // of the plan
-	recipe      train.Recipe  // with a model of the rank's blocks
-	full        params.Tree   // the parameters of this model
-	tree        params.Tree   // the same as a device has them, tensor-parallel but not sharded by ZeRO, in the type of the master weights
+	rank   int          // of the plan
+	recipe train.Recipe // with a model of the rank's blocks
+	full   params.Tree  // the parameters of this model
+	// the same as a device has them, tensor-parallel but not sharded by ZeRO, in the type of the master weights
+	tree        params.Tree
 	places      []int         // their indices in the list of the full model
 	cuts        []*params.Cut // between tensor-parallel devices
 	counted     []bool        // whether this rank counts a parameter in sums over all ranks

@@ -49,7 +49,8 @@ func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m tr
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := &play{Rank: r, prepared: of, ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
-		storing: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]*stream{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
+		storing: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]*stream{},
+		where: fmt.Sprintf("rank %d", r.world.Rank())}
 	r.arrays.begin()
 	r.traffic = &traffic{calls: map[*xla.Program]int{}, ran: map[needs]bool{}, sent: map[string]int64{}}
 	ok := false
@@ -302,7 +303,13 @@ func (p *play) addUp(t *dtensor.Tensor, axis string) (*tensors.Tensor, error) {
 	if err := errors.Join(err, t.FinalizeAll()); err != nil {
 		return nil, err
 	}
-	return host, p.addUpHost(host, axis)
+	g := p.world
+	if axis != "" {
+		g = p.groups[axis]
+	}
+	var own error
+	err = tensors.MutableFlatData(host, func(flat []float32) { own = group.AllReduce(p.ctx, g, flat, group.Sum) })
+	return host, errors.Join(err, p.within(step.Op{Axis: axis}, own))
 }
 
 // report returns the loss and the metrics.

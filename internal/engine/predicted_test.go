@@ -18,12 +18,13 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// TestForetold compares what ranks of one device send and hold, to the byte, with what their plans say before anything runs.
-func TestForetold(t *testing.T) {
+// TestPredicted compares the bytes that ranks of one device send and hold with the predictions of their plans.
+func TestPredicted(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	r := train.Recipe{Model: toy.Layers(6, false), Optimizer: optim.AdamW(1e-2)}
 	m := r.Model.(chain.Model)
-	const rows, width, number, idle = 8, 6, 4, 20 // of a batch, of a layer, bytes of a float32, of a parameter that is not used
+	// of a batch, of a layer, bytes of a float32, of a parameter that is not used
+	const rows, width, number, idle = 8, 6, 4, 20
 	for _, l := range layouts {
 		if l.devices > 1 {
 			continue
@@ -69,14 +70,16 @@ func TestForetold(t *testing.T) {
 					want[axis] = max(want[axis], n)
 				}
 				peak := held[i].Peak
-				most.Parameters, most.Gathered = max(most.Parameters, peak.Parameters), max(most.Gathered, peak.Gathered)
+				most.Parameters, most.Gathered = max(most.Parameters, peak.Parameters),
+					max(most.Gathered, peak.Gathered)
 				most.States = max(most.States, peak.States)
 				most.Gradients = max(most.Gradients, peak.Gradients)
 			}
 			if !maps.Equal(got, want) {
 				t.Errorf("%v bytes are sent, the plan says %v", got, want)
 			}
-			for kind, n := range map[memest.Kind]int64{memest.Optimizer: most.States, memest.Parameters: most.Parameters} {
+			for kind, n := range map[memest.Kind]int64{memest.Optimizer: most.States,
+				memest.Parameters: most.Parameters} {
 				if l.zero > 0 && l.zero < 3 && kind == memest.Parameters {
 					n = most.Gathered // what lies there between steps
 				}
@@ -106,7 +109,8 @@ func TestRefused(t *testing.T) {
 			p.Units[u].Reduce = []string{train.Axis, "replica"}
 		}
 		change(p)
-		return engine.Spec{Recipe: train.Recipe{Model: m, Optimizer: optim.SGD(1)}, Plans: []*step.Plan{ddp.Average(p, true, false)},
+		return engine.Spec{Recipe: train.Recipe{Model: m, Optimizer: optim.SGD(1)},
+			Plans:   []*step.Plan{ddp.Average(p, true, false)},
 			Members: members}
 	}
 	check(t, engine.Check(spec(func(*step.Plan) {})))
@@ -114,10 +118,12 @@ func TestRefused(t *testing.T) {
 		spec engine.Spec
 		says string
 	}{
-		"no plan":  {engine.Spec{Recipe: train.Recipe{Model: m}}, "without plans"},
-		"order":    {spec(func(p *step.Plan) { p.Units[1].Reduce = []string{"replica", train.Axis} }), `"replica", between ranks, before`},
-		"two axes": {spec(func(p *step.Plan) { p.Units[0].Shard, p.Units[1].Shard = train.Axis, "replica" }), "along one axis"},
-		"no axis":  {spec(func(p *step.Plan) { p.Units[0].Shard = "nowhere" }), `"nowhere"`},
+		"no plan": {engine.Spec{Recipe: train.Recipe{Model: m}}, "has no plans"},
+		"order": {spec(func(p *step.Plan) { p.Units[1].Reduce = []string{"replica", train.Axis} }),
+			`"replica", between ranks, before`},
+		"two axes": {spec(func(p *step.Plan) { p.Units[0].Shard, p.Units[1].Shard = train.Axis, "replica" }),
+			"along one axis"},
+		"no axis": {spec(func(p *step.Plan) { p.Units[0].Shard = "nowhere" }), `"nowhere"`},
 	} {
 		if err := engine.Check(c.spec); err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v, want %q in it", name, err, c.says)

@@ -60,7 +60,8 @@ type grads struct{ sum, reduced, fresh *dtensor.Tensor }
 // ranks as the plans. It is a collective call: all ranks start with rank 0's initial state.
 func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, error) {
 	if g.Size() != len(p.ranks) {
-		return nil, fmt.Errorf("engine: a group of %d ranks for a plan of %d ranks: make them equal", g.Size(), len(p.ranks))
+		return nil, fmt.Errorf("engine: a group of %d ranks for a plan of %d ranks: make them equal", g.Size(),
+			len(p.ranks))
 	}
 	mesh, err := p.backend.MeshFrom(first, p.Mesh...)
 	if err != nil {
@@ -190,8 +191,8 @@ func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
 	copies, at = copies/r.own.ring, at/r.own.ring
 	micro, devices := r.Plans[0].Micro, copies*r.Mesh[0].Size
 	if inputs != nil && inputs.Rank() > 0 && inputs.Shape().Dim(0)%(devices*micro) != 0 {
-		return nil, fmt.Errorf("engine: a batch of %d examples for %d data-parallel devices with %d micro-batches each: "+
-			"make it a multiple of %d",
+		return nil, fmt.Errorf("engine: a batch of %d examples for %d data-parallel devices with %d micro-batches "+
+			"each: make it a multiple of %d",
 			inputs.Shape().Dim(0), devices, micro, devices*micro)
 	}
 	return microBatches(inputs, targets, at, copies, micro)

@@ -52,7 +52,8 @@ func (o *own) segments(p *step.Plan, f *step.Flow, alone bool) (all []*segment) 
 			waits[done] = true
 		}
 	}
-	single := !alone && (o.devices() == 1 || o.ring > 1) // with a ring, exchanges in the middle of passes cut their programs
+	// with a ring, exchanges in the middle of passes cut their programs
+	single := !alone && (o.devices() == 1 || o.ring > 1)
 	var open *segment
 	micro := -1
 	for i, op := range list {
@@ -145,7 +146,8 @@ func (o *own) between(p *step.Plan, op step.Op) bool {
 }
 
 // prepare makes the program of a segment. Summed are the parameters that have accumulated gradients before it.
-func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes *sizes, summed map[int]bool, ranks int) error {
+func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes *sizes, summed map[int]bool,
+	ranks int) error {
 	first := p.Ranks[o.rank][s.from]
 	if !s.local && first.Kind != step.HostUpdate {
 		return nil
@@ -199,7 +201,8 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 		compile = d.compileHost
 	}
 	for i := range s.phases {
-		lay := layout{in: slices.Clone(l.in), out: slices.Repeat([]xla.Placement{xla.Replicated()}, len(s.phases[i].axes))}
+		lay := layout{in: slices.Clone(l.in), out: slices.Repeat([]xla.Placement{xla.Replicated()},
+			len(s.phases[i].axes))}
 		one, err := compile(fmt.Sprint(key, " sums ", i), phaseFn(fn, all, s.phases, i, n), lay)
 		if err != nil {
 			return err

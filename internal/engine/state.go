@@ -186,11 +186,10 @@ func (r *Rank) replace(values []*tensors.Tensor) error {
 			cells = append(cells, nil)
 			continue
 		}
-		on, err := r.place(all[i], c.on)
+		on, err := r.arrays.place(c.kind, all[i], c.on)
 		if err != nil {
 			return errors.Join(err, r.arrays.release(cells...))
 		}
-		r.arrays.add(c.kind, on)
 		cells = append(cells, on)
 	}
 	old := r.cells

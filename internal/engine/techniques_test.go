@@ -3,7 +3,6 @@ package engine_test
 import (
 	"context"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/gomlx/gomlx/core/tensors"
@@ -13,7 +12,6 @@ import (
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
-	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/offload"
@@ -44,64 +42,8 @@ func learn(t *testing.T, spec engine.Spec, steps, rows int) traintest.Named {
 	return got
 }
 
-// counting is a hook that adds gradients up as the group does, and counts.
-type counting struct{ elements *int }
-
-func (c counting) Reduce(ctx context.Context, g group.Group, grads engine.Gradients) error {
-	for _, s := range grads.Params {
-		*c.elements += s.Size()
-	}
-	return g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: grads.Type, Op: group.Sum, In: grads.Data, Out: grads.Data})
-}
-
-// TestBuckets trains with gradients in buckets of any size, reduced at once, behind all passes, by a hook, and after each micro-batch:
-// the same bits, but for the last, which adds up in another order.
-func TestBuckets(t *testing.T) {
-	r := train.Recipe{Model: toy.Layers(5, false), Optimizer: optim.AdamW(0.1)}
-	m := r.Model.(chain.Model)
-	var bytes []int64
-	for _, s := range m.Params() {
-		bytes = append(bytes, s.Bytes())
-	}
-	var want traintest.Named
-	for _, c := range []struct {
-		limit              int64
-		late, each, hooked bool
-		buckets            int
-	}{{1 << 20, false, false, false, 1}, {0, true, false, false, 12}, {200, false, false, false, 5}, {200, false, false, true, 5}, {200, false, true, false, 5}} {
-		p, members := replicas(m, 2, 2)
-		p, members = ddp.IntoBuckets(p, members, bytes, c.limit)
-		if len(p.Units) != c.buckets {
-			t.Errorf("%d bytes: %d buckets, want %d", c.limit, len(p.Units), c.buckets)
-		}
-		p = ddp.Average(p, !c.late, c.each)
-		check(t, p.Check())
-		elements := [2]int{}
-		spec := engine.Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members}
-		if c.hooked {
-			var next atomic.Int32
-			hooks := []engine.Hook{counting{&elements[0]}, counting{&elements[1]}}
-			spec.Hook = func() engine.Hook { return hooks[next.Add(1)-1] }
-		}
-		got := learn(t, spec, 3, 8)
-		if want == nil {
-			want = got
-		}
-		bound := 0.0
-		if c.each {
-			bound = 16
-		}
-		if off := traintest.Apart(t, want, got); !(off <= bound) {
-			t.Errorf("%+v: %g units apart, want at most %g", c, off, bound)
-		}
-		if all := 3 * (m.Params().Size() - 5); c.hooked && elements != [2]int{all, all} { // but for those that the loss does not depend on
-			t.Errorf("the hooks have %d elements, want %d each", elements, all)
-		}
-	}
-}
-
-// TestLocalSGD compares ranks that average their states at each third step with runs of one device that know nothing of each other,
-// whose states are averaged on the host.
+// TestLocalSGD compares ranks that average their states at each third step with runs of one device that know nothing of
+// each other, whose states are averaged on the host.
 func TestLocalSGD(t *testing.T) {
 	const ranks, every, steps = 2, 3, 6
 	r := train.Recipe{Model: toy.Layers(3, false), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
@@ -154,7 +96,7 @@ func TestLocalSGD(t *testing.T) {
 	}
 }
 
-// rows are a rank's rows of a batch.
+// rows is a rank's shard of a batch.
 func rows(t *tensors.Tensor, rank, ranks int) *tensors.Tensor {
 	flat := tensors.MustCopyFlatData[float32](t)
 	n := len(flat) / ranks
@@ -172,15 +114,16 @@ func mean(t *testing.T, a, b *tensors.Tensor) {
 	}))
 }
 
-// TestOffload trains with inputs of blocks, states of the optimizer, or both in the host's memory: the same bits, a checkpoint that goes
-// on, and states that are on the device for their update alone.
+// TestOffload trains with inputs of blocks, optimizer states, or both in host memory: the results are equal, a
+// checkpoint can be loaded, and states are on the device only for their update.
 func TestOffload(t *testing.T) {
 	r := train.Recipe{Model: toy.Layers(6, false), Optimizer: optim.AdamW(0.1)}
 	p, members := engine.Serial(r.Model.(chain.Model), 2)
 	p = recompute.Blocks(p)
 	want := learn(t, engine.Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members}, 3, 8)
 	for _, ahead := range []int{0, 1, 3} {
-		for name, q := range map[string]*step.Plan{"inputs": offload.Inputs(p, ahead), "states": offload.States(p, ahead),
+		for name, q := range map[string]*step.Plan{"inputs": offload.Inputs(p, ahead), "states": offload.States(p,
+			ahead),
 			"both":    offload.Inputs(offload.States(p, ahead), ahead),
 			"at once": offload.UpdateAtOnce(p),
 			"updates": offload.Updates(p, ahead), "each update": offload.Updates(offload.UpdateAtOnce(p), ahead),
@@ -196,7 +139,8 @@ func TestOffload(t *testing.T) {
 			_, err := run.Step(context.Background(), in, out)
 			check(t, err)
 			all := optim.States(r.Optimizer, r.Model.Params()).Bytes()
-			if most := run.Memory()[memest.Optimizer]; strings.Contains("states both", name) && (most == 0 || most > all*int64(1+2*ahead)/3) && ahead < 3 {
+			if most := run.Memory()[memest.Optimizer]; strings.Contains("states both", name) &&
+				(most == 0 || most > all*int64(1+2*ahead)/3) && ahead < 3 {
 				t.Errorf("%s, %d ahead: %d bytes of states on the device, of %d in all", name, ahead, most, all)
 			}
 			dir := t.TempDir()

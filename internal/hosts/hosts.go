@@ -32,8 +32,8 @@ var serial atomic.Int32
 // is another.
 const Network = "10.77.0.0/24"
 
-// New makes n hosts, from 1 to 250, which go with the test, together with the processes that still run on them. It
-// skips the test where only root could, or where the system has no network namespaces.
+// New makes n hosts, from 1 to 250, and removes them when the test ends, with the processes that still run on them. It
+// skips the test if the user is not root, or if the system has no network namespaces.
 func New(t testing.TB, n int) *Hosts {
 	t.Helper()
 	if n < 1 || n > 250 {
@@ -110,10 +110,10 @@ func address(i int) string { return fmt.Sprintf("10.77.0.%d", i+1) }
 // Names are the names of the hosts, which resolve on each of them and nowhere else.
 func (h *Hosts) Names() []string { return slices.Clone(h.names) }
 
-// Cut takes a host, counted from 0, off the network without a word to anybody. It may be called by any goroutine.
+// Cut disconnects a host, counted from 0, from the network. It may be called by any goroutine.
 func (h *Hosts) Cut(i int) { h.link(i, "down") }
 
-// Mend brings a host back that was cut.
+// Mend connects a host again.
 func (h *Hosts) Mend(i int) { h.link(i, "up") }
 
 func (h *Hosts) link(i int, state string) {

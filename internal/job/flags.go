@@ -98,12 +98,12 @@ func (j *Job) flags(f *pflag.FlagSet) {
 	flags.Group(f, groupPrecision)
 
 	f.StringVar((*string)(&m.Recompute), "recompute", string(m.Recompute),
-		"activation checkpointing: none|block|halves|every:K|sqrt|selective|ops:A,B")
+		"activation checkpointing: none|block|sublayers|every:K|sqrt|selective|ops:A,B")
 	f.StringVar(&m.Compress, "compress", m.Compress,
 		"save activations as dense|fp16|bf16|fp10|e4m3|e5m2|int8[:GROUP]|csr:SHARE")
 	f.StringVar(&m.CompressReLU, "compress-relu", m.CompressReLU,
 		"save outputs of ReLU as csr:SHARE or one of these (default as --compress)")
-	flags.Choices(f, "recompute", "none", "block", "halves", "every:2", "sqrt", "selective")
+	flags.Choices(f, "recompute", "none", "block", "sublayers", "every:2", "sqrt", "selective")
 	flags.Group(f, groupMemory)
 
 }

@@ -21,10 +21,10 @@ type Omission struct {
 	What    string
 }
 
-// go test shows nothing of what a package's tests say while they pass. So each package leaves its notes in a file,
-// which its next run replaces, and package tests, the last of all, prints them.
+// go test does not show the output of a package's tests if they pass. So each package writes its omissions into a file,
+// which its next run replaces, and package tests, which runs last, prints them.
 
-// Records is the folder of these files, of the quick tier or of the full one: of this checkout only.
+// Records is the folder of these files, for this checkout and this tier.
 func Records() (string, error) {
 	root, err := cache.Dir("")
 	if err != nil {
@@ -41,8 +41,8 @@ func Records() (string, error) {
 	return filepath.Join(root, "tests", strings.ReplaceAll(checkout, string(filepath.Separator), "%"), tier), nil
 }
 
-// where returns the repository's folder, and the path below it of the folder that the test was started in, which is its
-// package's.
+// where returns the repository's folder, and the path below it of the test's package, in whose folder go test starts
+// the test.
 func where() (checkout, at string, err error) {
 	started, err := startedIn()
 	if err != nil {
@@ -59,7 +59,7 @@ func where() (checkout, at string, err error) {
 	}
 }
 
-// startedIn is the folder that the process was started in, whatever tests do later.
+// startedIn is the folder in which the process was started.
 var startedIn = sync.OnceValues(os.Getwd)
 
 func init() {
@@ -87,7 +87,7 @@ func partial(args []string) bool {
 // startedByGo reports whether go test started this process, and not a test.
 func startedByGo() bool {
 	name, err := os.Readlink(fmt.Sprintf("/proc/%d/exe", os.Getppid()))
-	return err != nil || filepath.Base(name) == "go" // without /proc: as if
+	return err != nil || filepath.Base(name) == "go" // without /proc: assume so
 }
 
 func recordOf() (string, error) {
@@ -101,7 +101,7 @@ func recordOf() (string, error) {
 
 var noting sync.Mutex
 
-// note adds a line to the package's file. It is no reason for a test to fail that this cannot be written.
+// note adds a line to the package's file. If that fails, the test goes on.
 func note(t testing.TB, why Reason, what string) {
 	t.Helper()
 	noting.Lock()

@@ -36,7 +36,7 @@ func pairsOf(factors []any) (all []pair) {
 	return all
 }
 
-// pairwise takes, until nothing is missing, the first of those cases that have most of what is missing.
+// pairwise takes the first case with the most missing pairs, until no pair is missing.
 func pairwise[T any](cases []T, factors func(T) []any) (some []T) {
 	missing := map[pair]bool{}
 	pairs := make([][]pair, len(cases))

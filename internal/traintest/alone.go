@@ -1,5 +1,5 @@
-// Package traintest has what tests of ranks that train have in common: training on one device to compare with, by how
-// much results differ, and faults.
+// Package traintest helps tests of training by ranks: with training on one device to compare with, with comparisons of
+// results, and with faults.
 package traintest
 
 import (
@@ -23,7 +23,7 @@ type Named = params.Named[*tensors.Tensor]
 // Batches gives the batch of a step.
 type Batches = func(step int) (inputs, targets *tensors.Tensor)
 
-// Whole is a model with one function for all of it: no chain of blocks.
+// Whole is a model that is one function, not a chain of blocks.
 type Whole struct{ train.Model }
 
 // One is a run on one device; close it.
@@ -65,8 +65,8 @@ func Alone(t testing.TB, backend *xla.Backend, recipe train.Recipe, steps int,
 	return named, all
 }
 
-// Apart is by how much two trees differ at most, in units in the last place of the largest parameter, in float32. NaNs
-// fail the test.
+// Apart is the largest difference between two trees, in units in the last place of the largest parameter, in float32.
+// NaNs fail the test.
 func Apart(t testing.TB, a, b Named) float64 {
 	t.Helper()
 	var worst, largest float64
@@ -106,7 +106,7 @@ func inFull(t testing.TB, v *tensors.Tensor) (values []float32) {
 	return values
 }
 
-// Differ returns the name of a parameter whose bits differ, or that b has not, or "".
+// Differ returns the name of a parameter whose bits differ, or that b lacks; "" if there is none.
 func Differ(a, b Named) string {
 	for name := range a {
 		if b[name] == nil || !a[name].Equal(b[name]) {
@@ -116,9 +116,9 @@ func Differ(a, b Named) string {
 	return ""
 }
 
-// Agree fails the test unless two trees have the same bits. Where programs are compiled as they are for users, XLA
-// contracts multiplications and additions, and vectorizes loops, as the program around them allows: there programs that
-// are not the same may differ by bound units in the last place of the largest parameter.
+// Agree fails the test unless two trees have the same bits. If programs are compiled as for users, XLA contracts
+// multiplications and additions and vectorizes loops differently in different programs: then results may differ by
+// bound units in the last place of the largest parameter.
 func Agree(t testing.TB, what string, a, b Named, bound float64) {
 	t.Helper()
 	name := Differ(a, b)

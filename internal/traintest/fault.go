@@ -28,7 +28,7 @@ var ErrLuck = errors.New("out of luck")
 // boom is what a rank panics with.
 const boom = "boom"
 
-// Strike makes it go wrong: a rank that stalls waits, and one that is cancelled cancels its context.
+// Strike makes the fault happen: a rank that stalls calls wait, and one that is cancelled calls cancel.
 func (f Fault) Strike(wait, cancel func()) error {
 	switch f {
 	case Fails:
@@ -43,7 +43,7 @@ func (f Fault) Strike(wait, cancel func()) error {
 	return nil
 }
 
-// Trap is a rank's view of a group, and of those that are split off it, in which one call strikes.
+// Trap is a rank's view of a group and of its sub-groups, in which the fault happens in one call.
 type Trap struct {
 	group.Group
 	*trigger
@@ -58,7 +58,7 @@ type trigger struct {
 // NewTrap sets a trap, which is not armed yet.
 func NewTrap(g group.Group, strike func() error) Trap { return Trap{g, &trigger{strike: strike}} }
 
-// Calls is how many calls there have been.
+// Calls is the number of calls so far.
 func (t Trap) Calls() int64 { return t.calls.Load() }
 
 // Arm has the first, the middle or the last of the next calls strike; with any other word, none.
@@ -69,7 +69,7 @@ func (t Trap) Arm(at string, calls int64) {
 	}
 }
 
-// pace is how long a rank takes for whatever it does before a call, unless all is over.
+// pace is the time that a rank takes before each call, unless its context has ended.
 const pace = time.Millisecond
 
 func (t Trap) pull(ctx context.Context) error {

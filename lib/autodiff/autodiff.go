@@ -37,8 +37,8 @@ func Custom(inputs []*graph.Node, forward func(in []*graph.Node) []*graph.Node,
 		panic(errors.New("autodiff: forward returned no outputs: return at least one"))
 	}
 	// GoMLX sends the gradient of a fused operation to the nodes that it was fused from. Here the "fused" nodes are the
-	// outputs, and the others are a hub that nothing computes: it has all arguments of backward as operands, and backward
-	// is its gradient.
+	// outputs, and the others are a hub that nothing computes: it has all arguments of backward as operands, and
+	// backward is its gradient.
 	outputs, _ := graph.InternalFusedOpCallerMulti(
 		func() []*graph.Node {
 			same := make([]*graph.Node, len(out))
@@ -109,9 +109,11 @@ func (r customGradient) gradients(operands, vs []*graph.Node) []*graph.Node {
 		switch {
 		case g == nil:
 		case !in[i].DType().IsFloat() && !in[i].DType().IsComplex():
-			panic(fmt.Errorf("autodiff: backward returned a gradient for input %d of type %s: return nil", i, in[i].DType()))
+			panic(fmt.Errorf("autodiff: backward returned a gradient for input %d of type %s: return nil", i,
+				in[i].DType()))
 		case !g.Shape().Equal(in[i].Shape()):
-			panic(fmt.Errorf("autodiff: backward returned a gradient of shape %s for input %d of shape %s: they must be equal",
+			panic(fmt.Errorf("autodiff: backward returned a gradient of shape %s for input %d of shape %s: they must "+
+				"be equal",
 				g.Shape(), i, in[i].Shape()))
 		}
 	}

@@ -87,8 +87,8 @@ func softmaxBackward(_, out, v nodes) nodes {
 	return nodes{graph.Mul(y, graph.Sub(v[0], graph.ReduceAndKeep(graph.Mul(y, v[0]), graph.ReduceSum, -1)))}
 }
 
-// rows looks up rows of a table (in[0], float32), by numbers (in[1], int32), and returns them times a factor
-// (in[2], float64) and the squares of the factor in bfloat16: shapes and types all differ.
+// rows looks up rows of a table (in[0], float32) by numbers (in[1], int32), and returns them times a factor (in[2],
+// float64), and the squares of the factor in bfloat16: shapes and types all differ.
 func rows(in nodes) nodes {
 	picked := graph.Gather(in[0], graph.ExpandAxes(in[1], -1))
 	return nodes{
@@ -115,7 +115,8 @@ var cases = []gradients{
 	{"product of two", []any{random(2, 3, 4), random(3, 4, 2)},
 		func(in nodes) nodes { return nodes{graph.Dot(in[0], in[1]).Product()} },
 		func(in, _, v nodes) nodes {
-			return nodes{graph.Dot(v[0], graph.Transpose(in[1], 0, 1)).Product(), graph.Dot(graph.Transpose(in[0], 0, 1), v[0]).Product()}
+			return nodes{graph.Dot(v[0], graph.Transpose(in[1], 0, 1)).Product(),
+				graph.Dot(graph.Transpose(in[0], 0, 1), v[0]).Product()}
 		}, 1e-6},
 	{"several shapes, types and outputs", []any{random(4, 5, 3), []int32{4, 0, 4, 2}, []float64{1.5, -2, 0.25}},
 		rows, rowsBackward, 1e-6},
@@ -199,10 +200,10 @@ func same(t *testing.T, name string, got, want [][]float64, tol float64) {
 func TestBackwardDecides(t *testing.T) {
 	got := call(t, devicetest.One(), func(in nodes) nodes {
 		x := graph.MulScalar(in[0], 3)
-		out := autodiff.Custom(nodes{x},
-			func(in nodes) nodes { return nodes{graph.Square(in[0]), graph.Neg(in[0])} },
+		out := autodiff.Custom(nodes{x}, func(in nodes) nodes { return nodes{graph.Square(in[0]), graph.Neg(in[0])} },
 			func(in, out, v nodes) nodes {
-				return nodes{graph.Add(graph.Add(graph.MulScalar(v[0], 7), graph.MulScalar(v[1], 100)), graph.Add(in[0], out[0]))}
+				return nodes{graph.Add(graph.Add(graph.MulScalar(v[0], 7), graph.MulScalar(v[1], 100)),
+					graph.Add(in[0], out[0]))}
 			})
 		l := graph.ReduceAllSum(out[0])
 		return nodes{out[0], out[1], graph.Gradient(l, in[0])[0]}
@@ -243,11 +244,10 @@ func TestMesh(t *testing.T) {
 	all := xla.Shard(0, "data")
 	p, err := xla.Compile(mesh, func(x *node) *node {
 		w := graph.Sin(x.Checkpoint())
-		shared := autodiff.Custom(nodes{w},
-			func(in nodes) nodes { return in },
-			func(_, _, v nodes) nodes {
-				return x.Graph().Distributed().Along("data").AllReduce(append(v, graph.Const(x.Graph(), int32(0))), compute.ReduceOpSum)[:1]
-			})[0]
+		shared := autodiff.Custom(nodes{w}, func(in nodes) nodes { return in }, func(_, _, v nodes) nodes {
+			return x.Graph().Distributed().Along("data").AllReduce(append(v, graph.Const(x.Graph(), int32(0))),
+				compute.ReduceOpSum)[:1]
+		})[0]
 		return graph.Gradient(graph.ReduceAllSum(graph.Mul(shared, graph.StopGradient(x))), x)[0]
 	}, xla.In(all).Gives(all))
 	if err != nil {
@@ -285,7 +285,8 @@ func TestMemory(t *testing.T) {
 		z := graph.Dot(in[0], in[1]).Product()
 		dz := graph.Mul(graph.Mul(v[0], in[0]), graph.Cos(z))
 		return nodes{
-			graph.Sub(graph.Add(graph.Dot(dz, graph.Transpose(in[1], 0, 1)).Product(), graph.Mul(v[0], graph.Sin(z))), graph.Mul(v[1], graph.Sin(in[0]))),
+			graph.Sub(graph.Add(graph.Dot(dz, graph.Transpose(in[1], 0, 1)).Product(), graph.Mul(v[0], graph.Sin(z))),
+				graph.Mul(v[1], graph.Sin(in[0]))),
 			graph.Dot(graph.Transpose(in[0], 0, 1), dz).Product(),
 		}
 	}
@@ -330,12 +331,13 @@ func TestMemory(t *testing.T) {
 		}
 	}
 	if less, more := temporary(deep(true)), temporary(deep(false)); less > more-layers*n*n*4 {
-		t.Errorf("under Checkpoint the program needs %d bytes, without %d: want at least a tensor less in each of %d layers", less, more, layers)
+		t.Errorf("under Checkpoint the program needs %d bytes, without %d: want at least a tensor less in each of %d "+
+			"layers", less, more, layers)
 	}
 }
 
-// Floor has no gradient, and nobody asks for one behind it. That matters for an input made of nothing else, and not for
-// one that is on the way to what is asked for.
+// Floor has no gradient. That matters for an input that depends on nothing else, and not for one on the way to a
+// differentiated variable.
 func TestInputsWithoutGradient(t *testing.T) {
 	for name, c := range map[string]struct {
 		input func(x, floor *node) *node
@@ -394,7 +396,7 @@ func TestPanics(t *testing.T) {
 	}
 }
 
-// A barrier of somebody else's keeps the gradient it has, even if its last operand has a gradient function.
+// Other barriers keep their gradient, even if their last operand has a gradient function.
 func TestOtherBarriers(t *testing.T) {
 	got := call(t, devicetest.PureGo(), func(in nodes) nodes {
 		tripled := graph.IdentityWithCustomGradient(in[0], func(_, v *node) *node { return graph.MulScalar(v, 3) })

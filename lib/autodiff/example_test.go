@@ -14,10 +14,13 @@ import (
 // The gradient of log(1+eˣ) that GoMLX would derive, eˣ/(1+eˣ), is NaN where eˣ overflows. This one is not
 // (the example of JAX's documentation).
 func ExampleCustom() {
-	softplus := func(in []*graph.Node) []*graph.Node { return []*graph.Node{graph.Log(graph.OnePlus(graph.Exp(in[0])))} }
+	softplus := func(in []*graph.Node) []*graph.Node {
+		return []*graph.Node{graph.Log(graph.OnePlus(graph.Exp(in[0])))}
+	}
 	exec, err := graph.NewExec(devicetest.PureGo(), func(x *graph.Node) []*graph.Node {
 		stable := autodiff.Custom([]*graph.Node{x}, softplus, func(in, _, v []*graph.Node) []*graph.Node {
-			return []*graph.Node{graph.Mul(v[0], graph.Sub(graph.OnesLike(in[0]), graph.Reciprocal(graph.OnePlus(graph.Exp(in[0])))))}
+			return []*graph.Node{graph.Mul(v[0], graph.Sub(graph.OnesLike(in[0]),
+				graph.Reciprocal(graph.OnePlus(graph.Exp(in[0])))))}
 		})[0]
 		derived := softplus([]*graph.Node{x})[0]
 		return []*graph.Node{graph.Gradient(derived, x)[0], graph.Gradient(stable, x)[0]}
@@ -34,7 +37,7 @@ func ExampleCustom() {
 	// Output: NaN 1
 }
 
-// The gradient of tanh(x·w) in two programs: the product is kept, and tanh, which is cheap, is made again.
+// The gradient of tanh(x·w) in two programs: the matmul is saved, and tanh, which is cheap, is recomputed.
 func ExampleSplit() {
 	layer := autodiff.Split{
 		Fn: func(in []*graph.Node) []*graph.Node {
@@ -52,7 +55,7 @@ func ExampleSplit() {
 		log.Fatal(err)
 	}
 	y, product := outputs[0], outputs[1]
-	fmt.Println("output", y.Value(), "kept", product.Value())
+	fmt.Println("output", y.Value(), "saved", product.Value())
 
 	arriving := tensors.FromValue([][]float32{{10}})
 	gradients, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
@@ -63,6 +66,6 @@ func ExampleSplit() {
 	}
 	fmt.Println("gradient", gradients[0].Value())
 	// Output:
-	// output [[0]] kept [[0]]
+	// output [[0]] saved [[0]]
 	// gradient [[10] [20]]
 }

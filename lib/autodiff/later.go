@@ -72,7 +72,8 @@ func (p pass) withGradients(of []int, v []*graph.Node) backwardPass {
 // rehearseLater builds both passes in a scratch graph, and returns which values to pass on to BackwardLater.
 func (s Split) rehearseLater(first int, in, saved, v []*graph.Node) choice {
 	if first < 0 || first > len(s.Of) {
-		panic(fmt.Errorf("autodiff: first is %d of %d gradients: give a number from 0 to %d", first, len(s.Of), len(s.Of)))
+		panic(fmt.Errorf("autodiff: first is %d of %d gradients: give a number from 0 to %d", first, len(s.Of),
+			len(s.Of)))
 	}
 	var want choice
 	if saved != nil {
@@ -175,8 +176,8 @@ func (b backwardPass) with(others, values, nodes []*graph.Node) []*graph.Node {
 	now := map[*graph.Node]*graph.Node{}
 	for i, n := range others {
 		if values[i].Graph() != n.Graph() || !values[i].Shape().Equal(n.Shape()) {
-			panic(fmt.Errorf("autodiff: value %d for BackwardLater has shape %s, BackwardFirst returned %s: give them in "+
-				"that order, as nodes of this graph",
+			panic(fmt.Errorf("autodiff: value %d for BackwardLater has shape %s, BackwardFirst returned %s: give "+
+				"them in that order, as nodes of this graph",
 				i, values[i].Shape(), n.Shape()))
 		}
 		now[n] = values[i]

@@ -11,8 +11,8 @@ import (
 	"github.com/shardbook/shardbook/internal/devicetest"
 )
 
-// inThree returns the gradients of a piece made in two programs behind the forward one: the last input's in the first of them,
-// as a stage of a pipeline does. What nothing is kept for is made again.
+// inThree returns the gradients of a piece by two programs after the forward one: the last input's by the first of
+// them, as in a pipeline stage. If nothing was saved, all is recomputed.
 func (p piece) inThree(t *testing.T, on compute.Backend, kept []*tensors.Tensor) (grads, left []*tensors.Tensor) {
 	t.Helper()
 	s := p.split()
@@ -42,8 +42,8 @@ func (p piece) inThree(t *testing.T, on compute.Backend, kept []*tensors.Tensor)
 	return grads, left
 }
 
-// The gradients of three programs have the bits of one, where operations run as they are written, whether the forward program
-// keeps something or all is made again.
+// The gradients of three programs have the same bits as those of one, if operations run as they are written, whether
+// the forward program saves something or all is recomputed.
 func TestLater(t *testing.T) {
 	leaving := 0
 	check := func(p piece) {
@@ -74,7 +74,7 @@ func TestLater(t *testing.T) {
 	}
 }
 
-// TestLaterOnXLA holds the number of products against that of one backward program: none is made twice.
+// TestLaterOnXLA compares the number of matmuls with that of one backward program: none is computed twice.
 func TestLaterOnXLA(t *testing.T) {
 	for _, m := range models() {
 		if !m.onXLA || m.name == "loops" { // which cannot be copied
@@ -97,9 +97,11 @@ func TestLaterOnXLA(t *testing.T) {
 	}
 }
 
-// TestLaterTakesGradients has both programs multiply the gradient of the same product's result: only the first one makes it.
+// TestLaterTakesGradients has both programs multiply the output gradient of the same matmul: only the first one
+// computes it.
 func TestLaterTakesGradients(t *testing.T) {
-	p := piece{name: "once", in: []*tensors.Tensor{random(1, 64, 64), random(2, 64, 64)}, v: []*tensors.Tensor{random(3, 64, 64)},
+	p := piece{name: "once", in: []*tensors.Tensor{random(1, 64, 64), random(2, 64, 64)},
+		v:  []*tensors.Tensor{random(3, 64, 64)},
 		fn: func(in nodes) nodes { return nodes{graph.Tanh(graph.Dot(in[0], in[1]).Product())} }}
 	_, kept := p.inTwo(t, devicetest.One())
 	if _, left := p.inThree(t, devicetest.One(), kept); len(left) != 1 {

@@ -21,7 +21,8 @@ func TestMain(m *testing.M) {
 			fmt.Fprintln(os.Stderr, err)
 			return 1
 		}
-		os.Setenv("XLA_FLAGS", os.Getenv("XLA_FLAGS")+" --xla_dump_to=. --xla_dump_hlo_as_text --xla_dump_hlo_module_re=split.*")
+		os.Setenv("XLA_FLAGS",
+			os.Getenv("XLA_FLAGS")+" --xla_dump_to=. --xla_dump_hlo_as_text --xla_dump_hlo_module_re=split.*")
 		devicetest.CompileQuickly()
 		return m.Run()
 	}())

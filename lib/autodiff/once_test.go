@@ -41,8 +41,9 @@ func TestOnce(t *testing.T) {
 	}
 }
 
-// TestOnceInSplit has a Split's function ask for a node that is costly to make, in both passes and in the graph of the first before
-// it: it is built in each graph, is not among what the forward pass leaves, and the gradients are those of one program.
+// TestOnceInSplit has a Split's function ask for a node that is costly to make, in both passes and in the graph of the
+// first before it: it is built in each graph, is not among what the forward pass leaves, and the gradients are those of
+// one program.
 func TestOnceInSplit(t *testing.T) {
 	table := func(g *graph.Graph) *graph.Node {
 		return autodiff.Once(g, "table", func() *graph.Node {
@@ -52,7 +53,8 @@ func TestOnceInSplit(t *testing.T) {
 	}
 	of := piece{fn: func(in nodes) nodes {
 		return nodes{graph.Tanh(graph.Dot(in[0], table(in[0].Graph())).Product())}
-	}, in: []*tensors.Tensor{tensors.FromValue([][]float32{{0.25, -0.5}, {1, 0.125}})}, v: []*tensors.Tensor{tensors.FromValue([][]float32{{1, 2}, {3, 4}})}}
+	}, in: []*tensors.Tensor{tensors.FromValue([][]float32{{0.25, -0.5}, {1, 0.125}})},
+		v: []*tensors.Tensor{tensors.FromValue([][]float32{{1, 2}, {3, 4}})}}
 	on := devicetest.PureGo()
 	forward := run(t, on, "once_forward", func(in nodes) nodes {
 		table(in[0].Graph())

@@ -64,7 +64,8 @@ func (p pass) candidates() []candidate {
 	var all []candidate
 	for _, n := range p.made {
 		op, _ := maker(n)
-		dear[n] = costly(n) && !barrier(n) || slices.ContainsFunc(n.Inputs(), func(x *graph.Node) bool { return dear[x] })
+		dear[n] = costly(n) && !barrier(n) ||
+			slices.ContainsFunc(n.Inputs(), func(x *graph.Node) bool { return dear[x] })
 		if (costly(op) && dear[op] || operand[n] && dear[n]) && n.NumOutputs() == 1 {
 			all = append(all, candidate{n, key(n, keys)})
 		}
@@ -111,7 +112,8 @@ func maker(n *graph.Node) (op *graph.Node, output int) {
 	}
 	found := splitIndex.FindStringSubmatch(n.String())
 	if found == nil {
-		panic(fmt.Errorf("autodiff: GoMLX describes an output as %q, without the index that v0.28.2 wrote: build with that version", n))
+		panic(fmt.Errorf("autodiff: GoMLX describes an output as %q, without the index that v0.28.2 wrote: build "+
+			"with that version", n))
 	}
 	output, _ = strconv.Atoi(found[1])
 	return n.Inputs()[0], output
@@ -164,8 +166,8 @@ func (p pass) neededBy(gradients []*graph.Node) choice {
 func (p pass) choose(c choice) []*graph.Node {
 	all := p.candidates()
 	if !slices.EqualFunc(all, c.keys, func(a candidate, key uint64) bool { return a.key == key }) {
-		panic(errors.New("autodiff: Split's function builds a different graph each time: let it depend on nothing but " +
-			"its arguments and their shapes"))
+		panic(errors.New("autodiff: Split's function builds a different graph each time: let it depend on nothing " +
+			"but its arguments and their shapes"))
 	}
 	saved := make([]*graph.Node, len(c.saved))
 	for i, at := range c.saved {

@@ -137,7 +137,8 @@ func (s Split) check(in []*graph.Node) {
 	}
 	for _, i := range s.Of {
 		if i < 0 || i >= len(in) || !in[i].DType().IsFloat() {
-			panic(fmt.Errorf("autodiff: Split.Of has %d: give indices, below %d, of inputs that are floats", i, len(in)))
+			panic(fmt.Errorf("autodiff: Split.Of has %d: give indices, below %d, of inputs that are floats", i,
+				len(in)))
 		}
 	}
 }

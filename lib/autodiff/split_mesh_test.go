@@ -14,8 +14,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// On a mesh, collectives are done once, in one of the two programs. An all-reduce of one operand, which GoMLX cannot copy, is
-// among them.
+// On a mesh, collectives are done once, in one of the two programs. An all-reduce of one operand, which GoMLX cannot
+// copy, is among them.
 func TestSplitMesh(t *testing.T) {
 	mesh := must(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
 	fn := func(in nodes) nodes {

@@ -20,7 +20,7 @@ const batch = 2
 
 var tiny = gpt.Config{Layers: 1, Width: 8, Heads: 4, Seq: 6, Vocab: 11}
 
-// model is a piece of a model, with what is kept of it.
+// model is a piece of a model, with the size of its saved activations.
 type model struct {
 	piece
 	bytes int // kept
@@ -69,46 +69,53 @@ func tokens(seed uint64) *tensors.Tensor {
 func models() []model {
 	c, s, h, v := tiny.Width, tiny.Seq, tiny.Heads, tiny.Vocab
 	float := 4 * batch * s // bytes of a number a position
-	// QKV, the scores, what they mix, the projection and the perceptron's 4C; not its output, which no gradient needs.
+	// QKV, the scores, the mixed values, the projection and the MLP's 4C; not its output, which no gradient needs.
 	usual := float * (3*c + h*s + c + c + 4*c)
 	activations := []int{batch, s, c}
 	return []model{
 		{block("gpt", dtypes.Float32, func(c *gpt.Config) {}), usual, false},
 		{block("bf16", dtypes.BFloat16, func(c *gpt.Config) { c.Dropout = 0.3 }), usual / 2, false},
-		{part("bf16_mlp", tiny, dtypes.BFloat16, []string{"h0.up", "h0.down"}, random(97, activations...), func(p params.Nodes, x nodes) *node {
-			return tiny.MLP(p, "h0", x[0])
-		}, random(50, activations...)), float / 2 * 4 * c, true},
+		{part("bf16_mlp", tiny, dtypes.BFloat16, []string{"h0.up", "h0.down"}, random(97, activations...),
+			func(p params.Nodes, x nodes) *node {
+				return tiny.MLP(p, "h0", x[0])
+			}, random(50, activations...)), float / 2 * 4 * c, true},
 		{block("llama", dtypes.Float32, func(c *gpt.Config) {
 			c.Gated, c.Norm, c.Positions, c.KVHeads, c.NoBias, c.Dropout = true, gpt.RMSNorm, gpt.Rotary, 2, true, 0.3
 		}), usual + float*(-c+4*c), true}, // half of the keys and values, and the gate
 		{block("fp8", dtypes.Float32, func(c *gpt.Config) {
 			c.Matmul = precision.Matmul{Operands: precision.E4M3, Gradients: precision.E5M2, Scaled: true}
 		}), usual, false},
-		// The plan's barriers are kept: queries, keys and values, from which the scores are made again, and what these mix
-		// both before and after it is divided by their sum.
-		{block("selective", dtypes.Float32, func(c *gpt.Config) { c.Recompute = "selective" }), usual + float*(-h*s+c), false},
-		// What the linear maps multiply and the activation is applied to is kept as codes, of a byte an element and a float
-		// a row, but for the first map's, which are made of the input alone. Nothing else is kept of the perceptron's 4C.
+		// The plan's barriers are saved: queries, keys and values, from which the scores are recomputed, and the mixed
+		// values both before and after they are divided by the scores' sum.
+		{block("selective", dtypes.Float32, func(c *gpt.Config) { c.Recompute = "selective" }), usual + float*(-h*s+c),
+			false},
+		// Operands of linear layers and of the activation function are saved as codes, one byte per element and one
+		// float per row, except those of the first layer, which depend on the input alone. Nothing else of the MLP's 4C
+		// is saved.
 		{block("int8", dtypes.Float32, func(c *gpt.Config) { c.Compress = "int8" }),
 			float * (3*c + h*s + c + c + 2*(c/4+1) + 2*(4*c/4+1)), false},
 		{block("recomputed", dtypes.Float32, func(c *gpt.Config) { c.Recompute = "block" }), 0, false},
-		{part("embedding", tiny, dtypes.Float32, tiny.EmbedPaths(), random(98, activations...), func(p params.Nodes, x nodes) *node {
-			return tiny.Embed(p, x[0], nil)
-		}, tokens(1)), 0, false},
-		{part("loss", tiny, dtypes.Float32, tiny.HeadPaths(), tensors.FromScalar(float32(1)), func(p params.Nodes, x nodes) *node {
-			return gpt.CrossEntropy(tiny.Head(p, x[0]), x[1])
-		}, random(51, activations...), tokens(2)), float * v, true},
+		{part("embedding", tiny, dtypes.Float32, tiny.EmbedPaths(), random(98, activations...),
+			func(p params.Nodes, x nodes) *node {
+				return tiny.Embed(p, x[0], nil)
+			}, tokens(1)), 0, false},
+		{part("loss", tiny, dtypes.Float32, tiny.HeadPaths(), tensors.FromScalar(float32(1)),
+			func(p params.Nodes, x nodes) *node {
+				return gpt.CrossEntropy(tiny.Head(p, x[0]), x[1])
+			}, random(51, activations...), tokens(2)), float * v, true},
 		// What the kernel has made: its output and two numbers of each query.
 		{block("flash", dtypes.Float32, func(c *gpt.Config) { c.Flash = true }), usual - float*h*s + float*2*h, true},
-		{part("loops", tiny, dtypes.Float32, []string{"h0.qkv"}, random(99, activations...), func(p params.Nodes, x nodes) *node {
-			q, k, v := tiny.QKV(p, "h0", x[0])
-			y := flash.Attention(q, k, v, flash.Options{Engine: flash.Blocks, Block: flash.Block{Queries: 4, Keys: 3}})
-			return graph.Reshape(y, batch, s, c)
-		}, random(50, activations...)), float * (3*c + c + 2*h), true},
+		{part("loops", tiny, dtypes.Float32, []string{"h0.qkv"}, random(99, activations...),
+			func(p params.Nodes, x nodes) *node {
+				q, k, v := tiny.QKV(p, "h0", x[0])
+				y := flash.Attention(q, k, v,
+					flash.Options{Engine: flash.Blocks, Block: flash.Block{Queries: 4, Keys: 3}})
+				return graph.Reshape(y, batch, s, c)
+			}, random(50, activations...)), float * (3*c + c + 2*h), true},
 	}
 }
 
-// Where operations run as they are written, the gradients of two programs have the bits of one.
+// The gradients of two programs have the bits of one, if operations run as they are written.
 func TestSplitModels(t *testing.T) {
 	for _, m := range models() {
 		if m.name == "flash" || m.name == "loops" { // which need XLA
@@ -133,9 +140,8 @@ func (m model) check(t *testing.T, kept []*tensors.Tensor) {
 	}
 }
 
-// XLA compiles each program on its own, so results differ by its rounding: here by at most 64 units in the last place of a
-// float32 of the largest element's size. But each product, kernel and loop of one program is in one of two, and in one
-// only.
+// XLA compiles each program on its own, so results differ by rounding: by at most 64 units in the last place of a
+// float32 of the largest element's size. But each matmul, kernel and loop is in exactly one of the two programs.
 func TestSplitModelsOnXLA(t *testing.T) {
 	for _, m := range models() {
 		if !m.onXLA {
@@ -150,7 +156,8 @@ func TestSplitModelsOnXLA(t *testing.T) {
 				}
 			}
 			for _, op := range []string{"dot", "custom-call", "while"} {
-				forward, backward, whole := m.count(t, "forward", op), m.count(t, "backward", op), m.count(t, "whole", op)
+				forward, backward, whole := m.count(t, "forward", op), m.count(t, "backward", op),
+					m.count(t, "whole", op)
 				if forward+backward != whole {
 					t.Errorf("%d and %d operations %q in two programs, %d in one", forward, backward, op, whole)
 				}

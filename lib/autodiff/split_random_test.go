@@ -27,7 +27,8 @@ var steps = []func(a, b *node) *node{
 	func(a, b *node) *node { return graph.Add(a, graph.StopGradient(graph.Dot(b, b).Product())) },
 	func(a, b *node) *node { return graph.Mul(a, graph.StopGradient(b)) },
 	func(a, _ *node) *node {
-		return graph.IdentityWithCustomGradient(graph.Cos(a), func(x, v *node) *node { return graph.Mul(v, graph.Tanh(x)) })
+		return graph.IdentityWithCustomGradient(graph.Cos(a),
+			func(x, v *node) *node { return graph.Mul(v, graph.Tanh(x)) })
 	},
 	func(a, b *node) *node { return graph.Sin(graph.Add(a, b).Checkpoint()) },
 	func(a, b *node) *node { return graph.Dot(graph.Sin(a), b).Product().StopCheckpoint() },
@@ -63,7 +64,7 @@ func randomPiece(seed uint64) piece {
 	return p
 }
 
-// Random graphs have the gradients that GoMLX derives, to the bit where operations run as they are written.
+// Random graphs have the gradients that GoMLX derives, to the bit if operations run as they are written.
 func TestSplitRandom(t *testing.T) {
 	keeping := 0
 	for seed := range uint64(150) {

@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/autodiff"
 )
 
-// Kept values are told by how they are made, so functions that make them in another order each time, as with a map's, are
-// right; those that make others are refused.
+// Kept values are told by how they are made, so functions that make them in another order each time, as with a map's,
+// are right; those that make others are refused.
 func TestSplitOfUnsteadyFunctions(t *testing.T) {
 	calls := 0
 	ordered := autodiff.Split{Of: both, Fn: func(in nodes) nodes {
@@ -59,15 +59,16 @@ func refused(t *testing.T, want string, fn func(in nodes) nodes, args ...any) {
 }
 
 func TestSplitRefuses(t *testing.T) {
-	good := autodiff.Split{Fn: squared, Of: both}
+	of := func(inputs ...int) autodiff.Split { return autodiff.Split{Fn: squared, Of: inputs} }
+	good := of(both...)
 	for want, fn := range map[string]func(in nodes) nodes{
-		"Split of no inputs":                               func(nodes) nodes { out, _ := good.Forward(nil); return out },
-		"input 1 of Split is nil":                          func(in nodes) nodes { out, _ := good.Forward(nodes{in[0], nil}); return out },
-		"Split.Of has 2":                                   func(in nodes) nodes { return autodiff.Split{Fn: squared, Of: []int{2}}.Backward(in[:2], nil, nil) },
-		"Split.Of has -1":                                  func(in nodes) nodes { return autodiff.Split{Fn: squared, Of: []int{-1}}.Backward(in[:2], nil, nil) },
-		"of inputs that are floats":                        func(in nodes) nodes { return autodiff.Split{Fn: squared, Of: []int{2}}.Backward(in, nil, nil) },
-		"0 saved values, want the 1 that Forward returned": func(in nodes) nodes { return good.Backward(in[:2], nil, in[:1]) },
-		"saved value 0 has shape (Int32)":                  func(in nodes) nodes { return good.Backward(in[:2], in[2:], in[:1]) },
+		"Split of no inputs":              func(nodes) nodes { out, _ := good.Forward(nil); return out },
+		"input 1 of Split":                func(in nodes) nodes { x, _ := good.Forward(nodes{in[0], nil}); return x },
+		"Split.Of has 2":                  func(in nodes) nodes { return of(2).Backward(in[:2], nil, nil) },
+		"Split.Of has -1":                 func(in nodes) nodes { return of(-1).Backward(in[:2], nil, nil) },
+		"of inputs that are floats":       func(in nodes) nodes { return of(2).Backward(in, nil, nil) },
+		"0 saved values, want the 1":      func(in nodes) nodes { return good.Backward(in[:2], nil, in[:1]) },
+		"saved value 0 has shape (Int32)": func(in nodes) nodes { return good.Backward(in[:2], in[2:], in[:1]) },
 		"0 gradients for the 1 outputs": func(in nodes) nodes {
 			_, kept := good.Forward(in[:2])
 			return good.Backward(in[:2], kept, nil)
@@ -81,7 +82,8 @@ func TestSplitRefuses(t *testing.T) {
 			return out
 		},
 		"different graphs": func(in nodes) nodes { // it reaches past its arguments
-			out, _ := autodiff.Split{Fn: func(inside nodes) nodes { return nodes{graph.Mul(inside[0], in[1])} }}.Forward(in)
+			past := func(inside nodes) nodes { return nodes{graph.Mul(inside[0], in[1])} }
+			out, _ := autodiff.Split{Fn: past}.Forward(in)
 			return out
 		},
 	} {
@@ -89,13 +91,15 @@ func TestSplitRefuses(t *testing.T) {
 	}
 }
 
-func TestSplitKept(t *testing.T) {
-	s, f32 := autodiff.Split{Fn: squared, Of: both}, func(dims ...int) shapes.Shape { return shapes.Make(dtypes.Float32, dims...) }
-	kept, err := s.Saved(devicetest.PureGo(), f32(2, 3), f32(3, 4))
-	if err != nil || len(kept) != 1 || !kept[0].Equal(f32(2, 4)) {
-		t.Errorf("keeps %v, %v; want the product", kept, err)
+func TestSplitSaved(t *testing.T) {
+	s := autodiff.Split{Fn: squared, Of: both}
+	f32 := func(dims ...int) shapes.Shape { return shapes.Make(dtypes.Float32, dims...) }
+	saved, err := s.Saved(devicetest.PureGo(), f32(2, 3), f32(3, 4))
+	if err != nil || len(saved) != 1 || !saved[0].Equal(f32(2, 4)) {
+		t.Errorf("saves %v, %v; want the matmul", saved, err)
 	}
-	if _, err := s.Saved(devicetest.PureGo(), f32(2, 3), f32(4, 4)); err == nil || !strings.HasPrefix(err.Error(), "autodiff: ") {
+	if _, err := s.Saved(devicetest.PureGo(), f32(2, 3), f32(4, 4)); err == nil ||
+		!strings.HasPrefix(err.Error(), "autodiff: ") {
 		t.Errorf("error %v for shapes that do not fit", err)
 	}
 	if _, err := s.Saved(devicetest.PureGo()); err == nil {

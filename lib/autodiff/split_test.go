@@ -63,7 +63,7 @@ func (p piece) whole(in nodes) nodes {
 // program names a program for [countOps].
 func (p piece) program(which string) string { return "split_" + p.name + "_" + which }
 
-// inTwo returns the outputs and gradients of two programs, and what was kept between them; inOne those of one.
+// inTwo returns the outputs and gradients of two programs, and the saved activations; inOne those of one program.
 func (p piece) inTwo(t *testing.T, on compute.Backend) (results, kept []*tensors.Tensor) {
 	t.Helper()
 	forward := run(t, on, p.program("forward"), p.forward, p.in...)
@@ -77,7 +77,8 @@ func (p piece) inOne(t *testing.T, on compute.Backend) []*tensors.Tensor {
 }
 
 // run runs a graph function once under a name, on copies: GoMLX keeps a tensor to the backend that saw it first.
-func run(t *testing.T, on compute.Backend, name string, fn func(nodes) nodes, args ...*tensors.Tensor) []*tensors.Tensor {
+func run(t *testing.T, on compute.Backend, name string, fn func(nodes) nodes,
+	args ...*tensors.Tensor) []*tensors.Tensor {
 	t.Helper()
 	own := make([]*tensors.Tensor, len(args))
 	for i, a := range args {
@@ -102,7 +103,8 @@ func must[T any](x T, err error) T {
 
 // values returns a tensor's elements.
 func values(x *tensors.Tensor) []float64 {
-	out, err := devicetest.CallOn(devicetest.PureGo(), func(in nodes) nodes { return nodes{graph.ConvertDType(in[0], dtypes.Float64)} }, must(x.LocalClone()))
+	out, err := devicetest.CallOn(devicetest.PureGo(),
+		func(in nodes) nodes { return nodes{graph.ConvertDType(in[0], dtypes.Float64)} }, must(x.LocalClone()))
 	if err != nil {
 		panic(err)
 	}

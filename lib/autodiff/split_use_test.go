@@ -19,8 +19,8 @@ func squared(in nodes) nodes { return nodes{graph.Square(graph.Dot(in[0], in[1])
 
 var both = []int{0, 1}
 
-// What Backward is given as kept is what it takes, and makes the rest of: the gradient of (2·x·w)² is 2·v·(2·kept)·2·wᵀ, and so
-// it is three times as large if kept is.
+// Backward computes from the saved activations that it is given: the gradient of (2·x·w)² is 2·v·(2·saved)·2·wᵀ, so it
+// is three times as large if saved is.
 func TestSplitTakesWhatIsKept(t *testing.T) {
 	s := autodiff.Split{Of: both, Fn: func(in nodes) nodes {
 		return nodes{graph.Square(graph.MulScalar(graph.Dot(in[0], in[1]).Product(), 2))}
@@ -41,7 +41,7 @@ func TestSplitTakesWhatIsKept(t *testing.T) {
 	same(t, "three times kept", thrice, once, 1e-6)
 }
 
-// A loop of the gradient may take what it needs from outside: that is kept, too.
+// A loop of the gradient may use values from outside: they are saved, too.
 func TestSplitLoopInGradient(t *testing.T) {
 	fn := func(in nodes) nodes {
 		d := graph.OnePlus(graph.Dot(in[0], in[1]).Product()) // whose own gradient does not need the product
@@ -51,23 +51,27 @@ func TestSplitLoopInGradient(t *testing.T) {
 				return xla.While(nodes{zero, graph.ZerosLike(v[0])}, func(s nodes) *node {
 					return graph.LessThan(s[0], graph.Const(s[0].Graph(), int32(4)))
 				}, func(s nodes) nodes {
-					return nodes{graph.Add(s[0], graph.Const(s[0].Graph(), int32(1))), graph.Add(s[1], graph.Mul(v[0], in[0]))}
+					return nodes{graph.Add(s[0], graph.Const(s[0].Graph(), int32(1))),
+						graph.Add(s[1], graph.Mul(v[0], in[0]))}
 				})[1:]
 			})
 	}
-	p := piece{name: "loop", fn: fn, in: []*tensors.Tensor{random(1, 2, 3), random(2, 3, 4)}, v: []*tensors.Tensor{random(3, 2, 4)}}
+	p := piece{name: "loop", fn: fn, in: []*tensors.Tensor{random(1, 2, 3), random(2, 3, 4)},
+		v: []*tensors.Tensor{random(3, 2, 4)}}
 	got, _ := p.inTwo(t, devicetest.One())
 	for i, want := range p.inOne(t, devicetest.One()) {
 		if d := apart(got[i], want); !(d <= 4*0x1p-24) {
 			t.Errorf("result %d differs by %g of its largest element", i, d)
 		}
 	}
-	if f, b, w := p.count(t, "forward", "dot"), p.count(t, "backward", "dot"), p.count(t, "whole", "dot"); f != 1 || b != 2 || w != 3 {
+	if f, b, w := p.count(t, "forward", "dot"), p.count(t, "backward", "dot"), p.count(t, "whole", "dot"); f != 1 ||
+		b != 2 || w != 3 {
 		t.Errorf("%d and %d products in two programs, %d in one; want 1, 2 and 3", f, b, w)
 	}
 }
 
-// A gradient may take an operation's outputs from the operation, as that of GoMLX's fused attention does: then all are kept.
+// A gradient may use an operation's outputs through the operation, as that of GoMLX's fused attention does: then all
+// are saved.
 func TestSplitGradientTakesOutputs(t *testing.T) {
 	fn := func(in nodes) nodes {
 		d := graph.Dot(in[0], in[1]).Product()
@@ -76,7 +80,8 @@ func TestSplitGradientTakesOutputs(t *testing.T) {
 			return graph.Mul(v, made[1].CloneWithInputs(made[1].Inputs()...)) // v·sin(d)
 		})}
 	}
-	p := piece{name: "outputs", fn: fn, in: []*tensors.Tensor{random(1, 2, 3), random(2, 3, 4)}, v: []*tensors.Tensor{random(3, 2, 4)}}
+	p := piece{name: "outputs", fn: fn, in: []*tensors.Tensor{random(1, 2, 3), random(2, 3, 4)},
+		v: []*tensors.Tensor{random(3, 2, 4)}}
 	got, kept := p.inTwo(t, devicetest.WithBarriers())
 	sameBits(t, got, p.inOne(t, devicetest.WithBarriers()))
 	if len(kept) != 4 { // these, and the product for the gradients of sine and cosine
@@ -95,8 +100,8 @@ func TestSplitGradientTakesOutputs(t *testing.T) {
 	}
 }
 
-// A graph may have calls already: of the same kernel, from a part before. For AutoSharding there are loops in place of the
-// kernel. XLA's graph is built here, and not compiled.
+// A graph may have calls already: of the same kernel, from a part before. For AutoSharding there are loops in place of
+// the kernel. XLA's graph is built here, and not compiled.
 func TestSplitSeveralTimes(t *testing.T) {
 	p := block("twice", dtypes.Float32, func(c *gpt.Config) { c.Flash = true })
 	s := p.split()

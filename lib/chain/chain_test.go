@@ -19,7 +19,7 @@ import (
 
 var small = gpt.Config{Layers: 3, Width: 8, Heads: 2, Seq: 4, Vocab: 11, Tied: true, Dropout: 0.3}
 
-// A GPT's token table, tied to its head, is at home in the embedding; its blocks between are twins.
+// A GPT's token table, tied to its head, is owned by the embedding; the blocks between share programs.
 func ExampleModel() {
 	c := small
 	c.Dropout = 0 // with which each block would have noise of its own
@@ -27,21 +27,23 @@ func ExampleModel() {
 	if err != nil {
 		panic(err)
 	}
-	all, home := m.Owners()
+	all, owned := m.Owners()
 	for i, b := range m.Blocks {
-		fmt.Printf("%-5s %2d parameters, %2d at home; programs of %s\n", b.Name, len(all[i]), len(home[i]), m.Blocks[m.SharedPrograms()[i]].Name)
+		fmt.Printf("%-5s %2d parameters, owns %2d; programs of %s\n", b.Name, len(all[i]), len(owned[i]),
+			m.Blocks[m.SharedPrograms()[i]].Name)
 	}
 	// Output:
-	// embed  2 parameters,  2 at home; programs of embed
-	// h0    12 parameters, 12 at home; programs of h0
-	// h1    12 parameters, 12 at home; programs of h0
-	// h2    12 parameters, 12 at home; programs of h0
-	// head   3 parameters,  2 at home; programs of head
+	// embed  2 parameters, owns  2; programs of embed
+	// h0    12 parameters, owns 12; programs of h0
+	// h1    12 parameters, owns 12; programs of h0
+	// h2    12 parameters, owns 12; programs of h0
+	// head   3 parameters, owns  2; programs of head
 }
 
 // rows is a batch.
 func rows() (inputs, targets *tensors.Tensor) {
-	return tensors.FromValue([][]int32{{1, 2, 3, 4}, {5, 6, 7, 8}}), tensors.FromValue([][]int32{{2, 3, 4, 5}, {6, 7, 8, 10}})
+	return tensors.FromValue([][]int32{{1, 2, 3, 4}, {5, 6, 7, 8}}),
+		tensors.FromValue([][]int32{{2, 3, 4, 5}, {6, 7, 8, 10}})
 }
 
 // begin is a small model with its initial values, and a precision of a name.
@@ -62,8 +64,8 @@ func begin(t *testing.T, name string) (precision.Policy, chain.Model, []*tensors
 	return policy, m, values
 }
 
-// TestPasses goes through a chain block by block, forward and back, and holds the loss and the sums of each parameter's
-// gradients against those of the whole model. With dropout, a scaled loss, and in two precisions.
+// TestPasses runs a chain block by block, forward and back, and compares the loss and each parameter's gradients with
+// those of the model as one graph: with dropout, a scaled loss, and in two precisions.
 func TestPasses(t *testing.T) {
 	inputs, targets := rows()
 	for _, name := range []string{"fp32", "fp16"} {
@@ -82,7 +84,9 @@ func TestPasses(t *testing.T) {
 				}
 				computed := precision.Cast(weights, policy.Compute)
 				loss := m.NoisyLoss(m.Params().As(policy.Compute).Nodes(computed), x, goals, key, row)
-				want := append([]*graph.Node{loss}, graph.Gradient(policy.Scaling.Scale(graph.ConvertDType(loss, policy.Output), scaling), computed...)...)
+				want := append([]*graph.Node{loss},
+					graph.Gradient(policy.Scaling.Scale(graph.ConvertDType(loss, policy.Output), scaling),
+						computed...)...)
 
 				all, _ := m.Owners()
 				got := make([]*graph.Node, n+1)
@@ -124,7 +128,8 @@ func TestPasses(t *testing.T) {
 			tree := append(params.Tree{params.New("loss", dtypes.Float32)}, m.Params()...)
 			bound := map[string]float64{"fp32": 1e-6, "fp16": 4e-3}[name] // of the largest element
 			for i, s := range tree {
-				want, got := tensors.MustCopyFlatData[float32](out[i]), tensors.MustCopyFlatData[float32](out[len(tree)+i])
+				want, got := tensors.MustCopyFlatData[float32](out[i]),
+					tensors.MustCopyFlatData[float32](out[len(tree)+i])
 				if off := apart(want, got); !(off <= bound) {
 					t.Errorf("%s, keep %v: %s differs by %g of the largest element", name, keep, s, off)
 				}
@@ -136,9 +141,9 @@ func TestPasses(t *testing.T) {
 	}
 }
 
-// TestParts goes through a chain whose last block ends with the loss, forward and back, once with whole backward passes and once with
-// each in two parts, of which the second comes after all of the first. Both give the whole model's gradients, with dropout, a scaled
-// loss, and in two precisions, and each other's bit for bit.
+// TestParts runs a chain whose last block ends with the loss, once with backward passes as one program and once in two
+// parts, of which all second parts come last. Both compute the gradients of the model as one graph, with dropout, a
+// scaled loss, and in two precisions, and have equal bits.
 func TestParts(t *testing.T) {
 	inputs, targets := rows()
 	for name, bound := range map[string]float64{"fp32": 1e-6, "fp16": 4e-3} { // of the largest element
@@ -147,7 +152,8 @@ func TestParts(t *testing.T) {
 		fn := func(in []*graph.Node) []*graph.Node {
 			n := len(m.Params())
 			weights, x, goals := in[:n], in[n], in[n+1]
-			out := slices.Concat(w.whole(weights, x, goals), w.through(weights, x, goals, false), w.through(weights, x, goals, true))
+			out := slices.Concat(w.whole(weights, x, goals), w.through(weights, x, goals, false),
+				w.through(weights, x, goals, true))
 			for i := range out {
 				out[i] = graph.ConvertDType(out[i], dtypes.Float32)
 			}
@@ -186,7 +192,7 @@ type walk struct {
 	scaling []*graph.Node
 }
 
-// noise returns a key and a row, and begins a graph's loss scaling.
+// noise returns a key and a row, and creates a graph's states of loss scaling.
 func (w *walk) noise(g *graph.Graph) (key, row *graph.Node) {
 	w.scaling = nil
 	for _, s := range w.Precision.Scaling.Start() {
@@ -195,7 +201,7 @@ func (w *walk) noise(g *graph.Graph) (key, row *graph.Node) {
 	return graph.Const(g, uint32(7)), graph.Const(g, uint32(2))
 }
 
-// whole differentiates the whole model.
+// whole differentiates the model as one graph.
 func (w walk) whole(weights []*graph.Node, x, targets *graph.Node) []*graph.Node {
 	key, row := w.noise(x.Graph())
 	computed := precision.Cast(weights, w.Precision.Compute)
@@ -209,7 +215,8 @@ func (w walk) through(weights []*graph.Node, x, targets *graph.Node, parts bool)
 	key, row := w.noise(x.Graph())
 	all, _ := w.Model.Owners()
 	n := len(w.Model.Blocks)
-	operands, kept, above, left := make([]chain.Operands, n), make([][]*graph.Node, n), make([]*graph.Node, n), make([][]*graph.Node, n)
+	operands, kept, above, left := make([]chain.Operands, n), make([][]*graph.Node, n), make([]*graph.Node, n),
+		make([][]*graph.Node, n)
 	for i := range n {
 		operands[i] = chain.Operands{X: foreign(x)[0], Key: key, Row: row}
 		for _, at := range all[i] {

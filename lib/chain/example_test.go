@@ -42,7 +42,7 @@ func ExampleModel_blocks() {
 	if err != nil {
 		panic(err)
 	}
-	// The whole model is a graph function, too.
+	// The model is one graph function, too.
 	loss, err := devicetest.CallOn(devicetest.PureGo(), func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{m.Loss(m.Params().Nodes(in[:2]), in[2], in[3])}
 	}, append(values, tensors.FromValue([][]float32{{1, 2, 3}}), tensors.FromValue([][]float32{{2}}))...)

@@ -50,8 +50,8 @@ func (k *Kinds) Check(text TextOf, p Passes, inputs shapes.Shape) error {
 		}
 		if at := difference(texts[first], own); at != "" {
 			a, b := p.Model.Blocks[first], p.Model.Blocks[i]
-			return fmt.Errorf("chain: blocks %q and %q are of the kind %q, but not one function (%s): give them two kinds, "+
-				"or make what differs a parameter", a.Name, b.Name, b.Kind, at)
+			return fmt.Errorf("chain: blocks %q and %q are of the kind %q, but not one function (%s): give them two "+
+				"kinds, or make what differs a parameter", a.Name, b.Name, b.Kind, at)
 		}
 		x = y
 	}

@@ -77,7 +77,7 @@ func TestLosses(t *testing.T) {
 			for i, v := range of(m, keep) {
 				x, y := tensors.MustCopyFlatData[float32](want[i]), tensors.MustCopyFlatData[float32](v)
 				if off := apart(x, y); off > 1e-6 {
-					t.Errorf("%s, keep %v: value %d is off by %g of the largest element", name, keep, i, off)
+					t.Errorf("%s, keep %v: value %d has an error of %g of the largest element", name, keep, i, off)
 				}
 			}
 		}
@@ -134,7 +134,7 @@ func TestRefused(t *testing.T) {
 	}
 }
 
-// TestPanics has blocks and the criterion panic: whoever builds the graph gets an error that says whose it is.
+// TestPanics has blocks and the criterion panic: the error names the one that did.
 func TestPanics(t *testing.T) {
 	broken := errors.New("broken on purpose")
 	for name, c := range map[string]struct {
@@ -198,8 +198,8 @@ func build(m chain.Model) error {
 	return err
 }
 
-// TestKinds gives a block the kind of another that is not the same function: in a number, in a table too large for
-// GoMLX to keep, in a gradient.
+// TestKinds gives a block the kind of one that is another function: with another number, another table, which is too
+// large for GoMLX to store, or another gradient.
 func TestKinds(t *testing.T) {
 	table := func(at int) (values []float32) {
 		values = make([]float32, 48)
@@ -213,7 +213,8 @@ func TestKinds(t *testing.T) {
 		"the same": {func(y *graph.Node, _ int) *graph.Node { return graph.MulScalar(y, 2) }, ""},
 		"a number": {func(y *graph.Node, i int) *graph.Node { return graph.MulScalar(y, float64(i)) }, "dense<2.0>"},
 		"a table": {func(y *graph.Node, i int) *graph.Node {
-			return graph.Add(y, graph.Slice(graph.Reshape(graph.Const(y.Graph(), table(i)), 8, 6), graph.AxisRange(0, 4)))
+			return graph.Add(y, graph.Slice(graph.Reshape(graph.Const(y.Graph(), table(i)), 8, 6),
+				graph.AxisRange(0, 4)))
 		}, "stablehlo.constant"},
 		"a gradient": {func(y *graph.Node, i int) *graph.Node {
 			if i == 2 {
@@ -226,7 +227,9 @@ func TestKinds(t *testing.T) {
 		for i := 1; i < 4; i++ {
 			b := &m.Blocks[i]
 			apply := b.Apply
-			b.Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node { return c.change(apply(p, x, key, row), i) }
+			b.Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node {
+				return c.change(apply(p, x, key, row), i)
+			}
 		}
 		fp32, _ := precision.ParsePolicy("fp32")
 		var kinds chain.Kinds

@@ -20,7 +20,8 @@ func checkTiling(shape []int, pieces []piece) error {
 		return nil
 	}
 	if len(shape) > 20 || len(pieces) > maxCorners>>len(shape) {
-		return fmt.Errorf("%d pieces with %d axes are more than this program supports", len(pieces), len(shape))
+		return fmt.Errorf("%d pieces with %d axes are more than this program supports: write fewer", len(pieces),
+			len(shape))
 	}
 	corners := map[string]int{}
 	var point []byte

@@ -2,19 +2,14 @@ package checkpoint
 
 import (
 	"bytes"
-	"cmp"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os"
-	"path/filepath"
 	"slices"
 	"sync"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/params"
@@ -179,63 +174,6 @@ func TestShared(t *testing.T) {
 	}
 }
 
-// evenly returns the ranges of rank n with equal shards of every tensor, the last ones padded.
-func evenly(tree params.Tree, n, ranks int) (want []Range) {
-	for _, spec := range tree {
-		length := (spec.Size() + ranks - 1) / ranks
-		want = append(want, Range{spec, n * length, length})
-	}
-	return want
-}
-
-// 3 ranks read what 8 ranks wrote and write it again, and 8 ranks after them, with every bit in its place.
-func TestReshard(t *testing.T) {
-	rng := rand.New(rand.NewPCG(22, 23))
-	tree := params.Tree{params.New("a", dtypes.Float32, 7, 5, 3), params.New("b", dtypes.BFloat16, 11),
-		params.New("s", dtypes.Int64)}
-	var first []*tensors.Tensor
-	for _, spec := range tree {
-		first = append(first, random(t, rng, spec))
-	}
-	dir := t.TempDir()
-	path, err := Save(t.Context(), dir, 0, nil, tree, first, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := open(t, path)
-	for i, ranks := range []int{8, 3, 8} {
-		parts := make([][]Part, ranks)
-		for rank := range ranks {
-			want := evenly(tree, rank, ranks)
-			values, err := c.ReadRanges(t.Context(), want)
-			if err != nil {
-				t.Fatal(err)
-			}
-			for j, r := range want {
-				parts[rank] = append(parts[rank], Part{r.Spec, r.From, values[j]})
-			}
-		}
-		c = saveParts(t, dir, 1+i, tree, parts)
-		for j, value := range read(t, c, tree) {
-			if !bytes.Equal(bytesOf(t, value), bytesOf(t, first[j])) {
-				t.Errorf("over %d ranks %s became %v, was %v", ranks, tree[j], value, first[j])
-			}
-		}
-	}
-	before := filepath.Join(dir, folderName(1))
-	for _, name := range listing(t, before)[:8] {
-		a, err1 := os.ReadFile(filepath.Join(before, name))
-		b, err2 := os.ReadFile(filepath.Join(c.Path, name))
-		a = bytes.Replace(a, []byte(`"step":"1"`), []byte(`"step":"3"`), 1)
-		if errors.Join(err1, err2) != nil || !bytes.Equal(a, b) {
-			t.Errorf("%s is another file the second time: %v, %v", name, err1, err2)
-		}
-	}
-	if !slices.IsSortedFunc(c.manifest.Files, func(a, b file) int { return cmp.Compare(a.Name, b.Name) }) {
-		t.Errorf("the manifest has the files in the order %v", c.manifest.Files)
-	}
-}
-
 // Ranges that overlap in pieces larger than the read buffer.
 func TestLargeRanges(t *testing.T) {
 	rng := rand.New(rand.NewPCG(24, 25))
@@ -252,28 +190,6 @@ func TestLargeRanges(t *testing.T) {
 		if !bytes.Equal(bytesOf(t, got[i]), sliced(r, whole)) {
 			t.Errorf("%d elements from %d came back as others", r.Length, r.From)
 		}
-	}
-}
-
-// Parts are written from devices, and leave no copies on the host.
-func TestPartOnDevice(t *testing.T) {
-	backend, err := gobackend.New("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer backend.Finalize()
-	spec := params.New("w", dtypes.Float32, 3, 3)
-	whole := tensors.FromValue([]float32{0, 1, 2, 3, 4, 5, 6, 7, 8, -1})
-	value, err := whole.OnDeviceClone(ownMemory{backend}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := saveParts(t, t.TempDir(), 1, params.Tree{spec}, [][]Part{{{Spec: spec, Value: value}}})
-	if value.HasLocal() || !value.Ok() {
-		t.Errorf("the tensor has a copy on the host (%v) or is gone (%v)", value.HasLocal(), !value.Ok())
-	}
-	if got := fmt.Sprint(read(t, c, params.Tree{spec})[0].Value()); got != "[[0 1 2] [3 4 5] [6 7 8]]" {
-		t.Errorf("it came back as %s", got)
 	}
 }
 

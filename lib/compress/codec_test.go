@@ -114,49 +114,6 @@ func TestInt8(t *testing.T) {
 
 func finite(x float32) bool { return math.Abs(float64(x)) <= math.MaxFloat32 }
 
-// The mean over many draws is the number itself: by Hoeffding's inequality the mean of n rounding errors within one
-// unit is more than u units away with a probability of at most 2·exp(-2nu²): for n = 2000 and u = 0.07 below 10⁻⁸.
-func TestInt8Stochastic(t *testing.T) {
-	const draws = 2000
-	r := rand.New(rand.NewPCG(3, 4))
-	bits := make([]uint32, draws*8)
-	for i := range bits {
-		bits[i] = r.Uint32()
-	}
-	values := []float32{0.1, -0.77, 3.3, 0, 12.7, -5.05, 0.02, 1}
-	var rows []float32
-	for range draws {
-		rows = append(rows, values...)
-	}
-	for _, on := range platforms() {
-		got := call(t, on.backend, func(in nodes) nodes {
-			codec, err := compress.Int8Stochastic(8, func(dims ...int) *node { return graph.Reshape(in[1], dims...) })
-			if err != nil {
-				t.Fatal(err)
-			}
-			return nodes{codec.Decode(codec.Encode(in[0]), in[0].Shape())}
-		}, tensor(rows, draws, 8), tensors.FromFlatDataAndDimensions(bits, draws, 8))[0]
-		const unit = 12.7 / 127
-		different := false
-		for i, x := range values {
-			var mean float64
-			for j := i; j < len(got); j += len(values) {
-				mean += float64(got[j]) / draws
-				different = different || got[j] != got[i]
-				if math.Abs(float64(got[j]-x)) > unit*1.00001 {
-					t.Fatalf("%s: %g became %g, farther than a unit of %g", on.name, x, got[j], unit)
-				}
-			}
-			if math.Abs(mean-float64(x)) > 0.07*unit {
-				t.Errorf("%s: the mean of %g is %g", on.name, x, mean)
-			}
-		}
-		if !different {
-			t.Errorf("%s: all draws are alike", on.name)
-		}
-	}
-}
-
 // sparse are values of which a fraction is not +0.
 func sparse(seed uint64, n int, density float64) []float32 {
 	r := rand.New(rand.NewPCG(seed, 5))
@@ -277,13 +234,6 @@ func TestErrors(t *testing.T) {
 		if _, err := compress.Float(f); err == nil || !strings.HasPrefix(err.Error(), "compress: ") {
 			t.Errorf("Float(%v): error %v", f, err)
 		}
-	}
-	bits := func(dims ...int) *node { panic("asked for bits") }
-	if _, err := compress.Int8Stochastic(0, bits); err == nil {
-		t.Error("Int8Stochastic with groups of 0 is no error")
-	}
-	if _, err := compress.Int8Stochastic(1, nil); err == nil {
-		t.Error("Int8Stochastic without bits is no error")
 	}
 	for _, c := range []struct {
 		codec string

@@ -1,7 +1,6 @@
 package compress
 
 import (
-	"errors"
 	"fmt"
 	"math"
 
@@ -24,19 +23,6 @@ func Int8(group int) (Codec, error) {
 	return int8s{group}, nil
 }
 
-// Int8Stochastic is [Int8] with stochastic rounding, so that the mean of decoded values, and of gradients linear in
-// them, is exact (ActNN). random returns 32 random bits, a uint32, for each element of an array of the given
-// dimensions; use different bits for each tensor and step. The codec can be used only in the graph of random.
-func Int8Stochastic(group int, random func(dimensions ...int) *graph.Node) (Codec, error) {
-	if random == nil {
-		return nil, errors.New("compress: Int8Stochastic without random bits: give a function that returns them")
-	}
-	if _, err := Int8(group); err != nil {
-		return nil, err
-	}
-	return &stochastic{int8s{group}, random}, nil
-}
-
 type int8s struct{ group int }
 
 func (c int8s) Name() string { return fmt.Sprintf("int8:%d", c.group) }
@@ -54,17 +40,13 @@ func (c int8s) Bytes(shape shapes.Shape) int64 {
 }
 
 func (c int8s) Encode(x *graph.Node) []*graph.Node {
-	return c.encode(x, func(scaled *graph.Node) *graph.Node { return precision.Round(scaled, precision.INT8) })
-}
-
-func (c int8s) encode(x *graph.Node, round func(scaled *graph.Node) *graph.Node) []*graph.Node {
 	rows, n := rows(x.Shape())
 	g := x.Graph()
 	group, groups := c.in(n)
 	x = graph.Reshape(padLast(graph.Reshape(keepable32(x), rows, n), groups*group), rows, groups, group)
 	magnitude := graph.Where(graph.IsFinite(x), graph.Abs(x), graph.Const(g, float32(math.Inf(1))))
 	scale := graph.Mul(graph.ReduceAndKeep(magnitude, graph.ReduceMax, 2), graph.Const(g, float32(1)/127))
-	scaled := round(graph.Div(x, scale)) // NaN, which becomes 0, where the scale is 0
+	scaled := precision.Round(graph.Div(x, scale), precision.INT8) // NaN, which becomes 0, where the scale is 0
 	codes := graph.ConvertDType(graph.Add(scaled, graph.Const(g, float32(128))), dtypes.Uint32)
 	codes = graph.SliceAxis(graph.Reshape(codes, rows, groups*group), 1, graph.AxisRange(0, n))
 	return []*graph.Node{packing(8).pack(codes), precision.ToBits(graph.Reshape(scale, rows, groups))}
@@ -80,16 +62,4 @@ func (c int8s) Decode(encoded []*graph.Node, like shapes.Shape) *graph.Node {
 		group)
 	scale = graph.SliceAxis(graph.Reshape(scale, rows, groups*group), 1, graph.AxisRange(0, n))
 	return graph.ConvertDType(graph.Reshape(graph.Mul(scaled, scale), like.Dimensions...), like.DType)
-}
-
-// stochastic is used by its address, so that codecs can be compared.
-type stochastic struct {
-	int8s
-	random func(dimensions ...int) *graph.Node
-}
-
-func (c *stochastic) Encode(x *graph.Node) []*graph.Node {
-	return c.encode(x, func(scaled *graph.Node) *graph.Node {
-		return precision.RoundStochastic(scaled, precision.INT8, c.random(scaled.Shape().Dimensions...))
-	})
 }

@@ -10,8 +10,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// TestInGraph trains by one all-reduce in the graph and by the compiler's, with dropout, which drops the same values whichever
-// device has their row, and looks at what each was compiled to.
+// TestInGraph trains with one all-reduce in the graph, and with the compiler's, with dropout, which drops the same
+// values whichever device has the example, and checks the compiled collectives.
 func TestInGraph(t *testing.T) {
 	backend := devicetest.Open(t, 4)
 	c := tiny
@@ -45,7 +45,8 @@ func TestInGraph(t *testing.T) {
 			}
 		}
 		// The gradients, and the loss; AutoSharding may reduce more than once what it uses twice.
-		if least := c.Params().Bytes() + 4; form.world > 1 && (reduced < least || reduced > least*5/4) || form.world == 1 && reduced > 0 {
+		if least := c.Params().Bytes() + 4; form.world > 1 && (reduced < least || reduced > least*5/4) ||
+			form.world == 1 && reduced > 0 {
 			t.Errorf("%s reduces %d bytes, the gradients and the loss are %d: %v", form.name, reduced, least, report)
 		}
 	}

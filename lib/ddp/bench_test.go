@@ -17,9 +17,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// BenchmarkTracing says what it costs to record a step of two ranks. Each round makes the step untraced, traced, and
-// untraced by a run of its own, in turns that begin with another one each time. The ratios are over the first: the
-// median of the rounds', and that of the least times. Those of off/off say how far two equal things are apart here.
+// BenchmarkTracing measures what it costs to record a step of two ranks. Each round runs the step untraced, traced, and
+// untraced in another run, starting with another one in each round. It reports ratios to the first: the median over the
+// rounds, and that of the shortest times. Those of off/off show the noise.
 func BenchmarkTracing(b *testing.B) {
 	backend := devicetest.Open(b, 2)
 	recorder := trace.New()
@@ -69,7 +69,8 @@ func BenchmarkTracing(b *testing.B) {
 }
 
 // steps returns what makes a step on two ranks.
-func steps(b *testing.B, backend *xla.Backend, c gpt.Config, r *trace.Recorder, inputs, targets *tensors.Tensor) func() {
+func steps(b *testing.B, backend *xla.Backend, c gpt.Config, r *trace.Recorder, inputs,
+	targets *tensors.Tensor) func() {
 	b.Helper()
 	run := start(b, backend, train.Recipe{Model: c, Optimizer: optim.AdamW(3e-4)}, 2, ddp.Options{Trace: r})
 	b.Cleanup(func() { run.Close() })

@@ -8,9 +8,9 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// DistributedDataParallel of four blocks with a parameter each on four ranks. Gradients are in buckets of two, the last
-// parameters in the first bucket, whose all-reduce (REDUCE_GRAD) goes on while the other blocks go back. A plan names what
-// is done to block 1 for micro-batch 0 as in 1F0, forward, and 1B0, backward; U0 is optimizer.step().
+// DistributedDataParallel with four blocks of a parameter each on four ranks. Gradients are in buckets of two, the last
+// parameters in the first bucket, whose all-reduce (REDUCE_GRAD) overlaps the other blocks' backward passes. 1F0 and
+// 1B0 are the forward and backward pass of block 1 for micro-batch 0; U0 is optimizer.step().
 func ExampleAverage() {
 	plan, err := step.Parse("plan ddp blocks=4\nrank 0: 0F0 1F0 2F0 3F0 3B0 2B0 1B0 0B0 U0") // what one device does
 	if err != nil {

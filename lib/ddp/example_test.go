@@ -20,7 +20,8 @@ func ExampleNew() {
 	}
 	defer backend.Close()
 	ctx := context.Background()
-	run, err := ddp.New(ctx, backend, train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(0.05)}, 2, ddp.Options{Sync: ddp.Overlap})
+	run, err := ddp.New(ctx, backend, train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(0.05)}, 2,
+		ddp.Options{Sync: ddp.Overlap})
 	if err != nil {
 		panic(err)
 	}

@@ -15,8 +15,8 @@ import (
 // the sums in the same format. Both rounding errors are added at the next step (Tang et al. 2021, "1-bit Adam", §4,
 // which compresses twice as well).
 //
-// For a bucket of n elements a rank sends about (⌈n/N⌉+4)·(N+1) bytes in an all-to-all and an all-gather: a quarter of
-// a float32 ring all-reduce. It stores 4·(1+1/N) bytes per element. Gradients must be float32.
+// For a bucket of n elements a rank gives the group (⌈n/N⌉+4)·(N+1) bytes, in an all-to-all and an all-gather: about a
+// quarter of a float32 ring all-reduce. It stores 4·(1+1/N) bytes per element. Gradients must be float32.
 func FP8() func() Hook {
 	return func() Hook { return &feedback{&fp8{residuals{}}, residuals{}} }
 }

@@ -13,7 +13,7 @@ import (
 // "topk:0.01" is [TopK] with a fraction, and "powersgd:4" is [PowerSGD] with a rank. It returns an error for other
 // names and for invalid settings.
 //
-// All of these hooks add what they did not send to the gradients of the next step. These errors are not in checkpoints,
+// These hooks add the compression errors of a step to the gradients of the next one. The errors are not in checkpoints,
 // so a resumed run differs in bits. They are scaled like the loss, so when a dynamic loss scale is doubled or halved,
 // they count half or twice as much in the next step.
 func ParseHook(name string) (func() Hook, error) {

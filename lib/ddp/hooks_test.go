@@ -28,9 +28,9 @@ func (c *counting) Do(ctx context.Context, call group.Call) error {
 	return c.Group.Do(ctx, call)
 }
 
-// exchange has ranks reduce buckets by a hook, step after step. A rank's gradients, those of all buckets one after another,
-// are a function of the step and of what came of the one before. It returns what came of each step, which must have the same
-// bits on all ranks, and the bytes that the calls of a rank were given in a step.
+// exchange has ranks reduce buckets with a hook, step after step. A rank's gradients, those of all buckets one after
+// another, are a function of the step and of the previous result. It returns the result of each step, which must have
+// the same bits on all ranks, and the bytes of a rank's calls in a step.
 func exchange(t *testing.T, world, steps int, hook func() ddp.Hook, buckets []ddp.Bucket,
 	gradient func(rank, step int, before []float32) []float32) (sums [][]float32, bytes int) {
 	t.Helper()
@@ -74,7 +74,7 @@ func gradients(b ddp.Bucket, index int, values []float32) ddp.Gradients {
 		Data: group.Buffer{Data: unsafe.Pointer(unsafe.SliceData(values)), Len: len(values)}}
 }
 
-// bucketsOf puts arrays of some dimensions into buckets of at most so many elements.
+// bucketsOf puts arrays of some dimensions into buckets of at most elements each.
 func bucketsOf(elements int, dimensions ...[]int) []ddp.Bucket {
 	var tree params.Tree
 	for i, d := range dimensions {
@@ -114,8 +114,8 @@ func (f forgetful) Reduce(ctx context.Context, g group.Group, grads ddp.Gradient
 	return f().Reduce(ctx, g, grads)
 }
 
-// TestHooksLoseNothing feeds gradients and then zeros, until all that was kept back must have come: what the steps gave must
-// add up to all gradients. The group rounds sums of bfloat16, by a 2⁻⁹-th part each.
+// TestHooksLoseNothing feeds gradients and then zeros until all stored errors must have been sent: the results must add
+// up to all gradients. The group rounds sums of bfloat16, by 2⁻⁹ each.
 func TestHooksLoseNothing(t *testing.T) {
 	const fed, steps = 12, 40
 	buckets := mixed()
@@ -152,14 +152,15 @@ func TestHooksLoseNothing(t *testing.T) {
 					bound += test.rounded * math.Abs(float64(sum[i]))
 				}
 				if math.Abs(got-want) > bound {
-					t.Fatalf("%s, %d ranks: element %d: the steps gave %g, the gradients are %g", test.hook, world, i, got, want)
+					t.Fatalf("%s, %d ranks: element %d: the steps gave %g, the gradients are %g", test.hook, world, i,
+						got, want)
 				}
 			}
 		}
 	}
 }
 
-// TestHooksCompress holds the bytes that calls are given against the formulas in the hooks' comments.
+// TestHooksCompress compares the bytes of the calls with the formulas in the hooks' doc comments.
 func TestHooksCompress(t *testing.T) {
 	buckets := mixed()
 	n := sizeOf(buckets)
@@ -181,15 +182,16 @@ func TestHooksCompress(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		_, got := exchange(t, 3, 2, hook, buckets, func(rank, step int, _ []float32) []float32 { return noise(n, rank, step) })
+		_, got := exchange(t, 3, 2, hook, buckets,
+			func(rank, step int, _ []float32) []float32 { return noise(n, rank, step) })
 		if got != want {
 			t.Errorf("%s: %d bytes, want %d", name, got, want)
 		}
 	}
 }
 
-// TestHooksShowWhatIsNotFinite puts an infinity, or a NaN that bfloat16 has no room for, into one rank's gradients. It must
-// reach the sum, and must not be there at the steps that follow.
+// TestHooksShowWhatIsNotFinite puts an infinity, or a NaN that bfloat16 has no room for, into one rank's gradients. It
+// must reach the sum, and must not be there at the steps that follow.
 func TestHooksShowWhatIsNotFinite(t *testing.T) {
 	const spoiled = 1
 	buckets := mixed()
@@ -220,21 +222,24 @@ func TestHooksShowWhatIsNotFinite(t *testing.T) {
 	}
 }
 
-// TestErrorFeedback is gradient descent on sums of functions, one a rank, by a hook that remembers and by one that does not.
+// TestErrorFeedback is gradient descent on sums of functions, one a rank, by a hook that remembers and by one that does
+// not.
 func TestErrorFeedback(t *testing.T) {
 	// distance descends, and returns how far from the minimum it ends.
-	distance := func(hook func() ddp.Hook, steps int, rate float64, start, minimum []float64, gradient func(rank int, x []float64) []float32) float64 {
+	distance := func(hook func() ddp.Hook, steps int, rate float64, start, minimum []float64,
+		gradient func(rank int, x []float64) []float32) float64 {
 		const world = 3
 		x := make([][]float64, world)
 		for rank := range x {
 			x[rank] = slices.Clone(start)
 		}
-		exchange(t, world, steps, hook, bucketsOf(len(start), []int{len(start)}), func(rank, _ int, sum []float32) []float32 {
-			for i, g := range sum {
-				x[rank][i] -= rate * float64(g) / world
-			}
-			return gradient(rank, x[rank])
-		})
+		exchange(t, world, steps, hook, bucketsOf(len(start), []int{len(start)}),
+			func(rank, _ int, sum []float32) []float32 {
+				for i, g := range sum {
+					x[rank][i] -= rate * float64(g) / world
+				}
+				return gradient(rank, x[rank])
+			})
 		var square float64
 		for i, m := range minimum {
 			square += (x[0][i] - m) * (x[0][i] - m)
@@ -245,9 +250,9 @@ func TestErrorFeedback(t *testing.T) {
 		return func() ddp.Hook { return forgetful(hook) }
 	}
 
-	// Beznosikov et al. 2020, "On Biased Compression for Distributed Learning", Example 1: f(x) = ⟨a,x⟩² + |x|²/4, where a
-	// differs from rank to rank. From (1,1,1) on, the largest element of each rank's gradient has the wrong sign: x grows by
-	// the factor 1+11η/6 at a step.
+	// Beznosikov et al. 2020, "On Biased Compression for Distributed Learning", Example 1: f(x) = ⟨a,x⟩² + |x|²/4,
+	// where a differs from rank to rank. From (1,1,1) on, the largest element of each rank's gradient has the wrong
+	// sign: x grows by the factor 1+11η/6 at a step.
 	a := [][]float64{{-3, 2, 2}, {2, -3, 2}, {2, 2, -3}}
 	gradient := func(rank int, x []float64) []float32 {
 		product := a[rank][0]*x[0] + a[rank][1]*x[1] + a[rank][2]*x[2]
@@ -267,8 +272,8 @@ func TestErrorFeedback(t *testing.T) {
 		t.Errorf("TopK without memory ends %g from the minimum, want %g", got, want)
 	}
 
-	// Ranks that pull to points of their own, against each other: at the minimum, the mean of the points, gradients cancel,
-	// and rounded ones do not.
+	// Ranks that pull to points of their own, against each other: at the minimum, the mean of the points, gradients
+	// cancel, and rounded ones do not.
 	points := make([][]float64, 3)
 	mean := make([]float64, 10)
 	for rank := range points {
@@ -316,7 +321,8 @@ func TestHookNames(t *testing.T) {
 		"powersgd:-3":    "rank is -3",
 		"powersgd:1e999": `"powersgd:1e999"`,
 	} {
-		if hook, err := ddp.ParseHook(name); hook != nil || err == nil || !strings.HasPrefix(err.Error(), "ddp: ") || !strings.Contains(err.Error(), want) {
+		if hook, err := ddp.ParseHook(name); hook != nil || err == nil || !strings.HasPrefix(err.Error(), "ddp: ") ||
+			!strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %s", name, err, want)
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// TestBucketMemory compares a rank's memory with lib/memest: between steps it has its state and its gradients, which are in the
-// buckets, and no more.
+// TestBucketMemory compares a rank's memory with lib/memest: between steps it has its state and its gradients, which
+// are in the buckets, and no more.
 func TestBucketMemory(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 64, Heads: 2, Seq: 8, Vocab: 256}
 	ledger, err := memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Layout: memest.Layout{Data: 2}})
@@ -21,7 +21,8 @@ func TestBucketMemory(t *testing.T) {
 	of := ledger.Largest().Of
 	for _, limit := range []int64{1, 150_000, ddp.DefaultBucketBytes} {
 		backend := devicetest.OpenOwn(t, 2)
-		run := start(t, backend, train.Recipe{Model: c, Optimizer: optim.AdamW(1e-3)}, 2, ddp.Options{BucketBytes: limit})
+		run := start(t, backend, train.Recipe{Model: c, Optimizer: optim.AdamW(1e-3)}, 2,
+			ddp.Options{BucketBytes: limit})
 		learn(t, run, 2, textSource(t, c, 4))
 		for _, kind := range []memest.Kind{memest.Parameters, memest.Optimizer, memest.Gradients} {
 			if got := run.Memory()[kind]; got != of(kind) {
@@ -30,7 +31,8 @@ func TestBucketMemory(t *testing.T) {
 		}
 		want := of(memest.Parameters) + of(memest.Optimizer) + of(memest.Gradients)
 		if held := backend.Live()[0].Bytes; held < want || held > want+64 {
-			t.Errorf("buckets of %d bytes: a rank holds %d bytes, its state and its gradients are %d", limit, held, want)
+			t.Errorf("buckets of %d bytes: a rank holds %d bytes, its state and its gradients are %d", limit, held,
+				want)
 		}
 		check(t, run.Close())
 	}

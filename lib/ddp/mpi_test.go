@@ -26,7 +26,7 @@ const envRank = "SHARDBOOK_DDP_RANK"
 
 const processes = 3
 
-// lines trains as one rank of a group, in some forms, and says what it ends with.
+// lines trains as one rank of a group, in some forms, and returns a digest of the results.
 func lines(ctx context.Context, g group.Group, backend *xla.Backend, device int) (text string, err error) {
 	r := train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(1e-2)}
 	for _, o := range []ddp.Options{{BucketBytes: 160}, {Every: 2}} {
@@ -61,8 +61,9 @@ func lines(ctx context.Context, g group.Group, backend *xla.Backend, device int)
 	return text, nil
 }
 
-// TestProcesses trains by processes under mpirun and by goroutines. Three ranks' sums come out the same, bit for bit, as Open MPI
-// 4.1.4 adds them up. A machine without Open MPI and without the means to get it skips the test; CI and root never do.
+// TestProcesses trains by processes under mpirun and by goroutines. Three ranks' sums come out the same, bit for bit,
+// as Open MPI 4.1.4 adds them up. A machine without Open MPI and without the means to get it skips the test; CI and
+// root never do.
 func TestProcesses(t *testing.T) {
 	program := systest.BuildRanks(t, t.TempDir())
 	output, _, err := systest.Ranks(t, envRank+"=1", "mpirun", "-n", fmt.Sprint(processes), "--oversubscribe", program)

@@ -44,7 +44,8 @@ func ExampleBuckets() {
 	//   from 0 first.w (Float32)[100, 100]
 }
 
-// TestRefused has options, recipes, models and batches that cannot be, with what the errors name. A batch leaves the run as it was.
+// TestRefused has options, recipes, models and batches that cannot be, with what the errors name. A batch leaves the
+// run as it was.
 func TestRefused(t *testing.T) {
 	backend, ctx := devicetest.Open(t, 2), context.Background()
 	plain := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}
@@ -57,9 +58,12 @@ func TestRefused(t *testing.T) {
 		r.Precision, _ = precision.ParsePolicy("fp32")
 		r.Precision.Scaling = precision.Dynamic()
 	})
-	eight := with(func(r *train.Recipe) { r.Model, r.Optimizer = deep(2, 80), optim.Adam8bit(0.1) }) // smaller parameters have float32 states
+	// smaller parameters have float32 states
+	eight := with(func(r *train.Recipe) { r.Model, r.Optimizer = deep(2, 80), optim.Adam8bit(0.1) })
 	broken := toy.Model(false)
-	broken.Blocks[1].Apply = func(params.Nodes, *graph.Node, *graph.Node, *graph.Node) *graph.Node { panic(fmt.Errorf("broken")) }
+	broken.Blocks[1].Apply = func(params.Nodes, *graph.Node, *graph.Node, *graph.Node) *graph.Node {
+		panic(fmt.Errorf("broken"))
+	}
 	inputs, targets := toy.Batch(0, 4)
 	three, _ := toy.Batch(0, 3)
 	two, _ := toy.Batch(0, 2)
@@ -80,18 +84,22 @@ func TestRefused(t *testing.T) {
 		"local scaling": {scaled, ddp.Options{Every: 2}, 2, nil, nil, "scale losses"},
 		"no average":    {eight, ddp.Options{Every: 2}, 2, nil, nil, "local SGD cannot average"},
 		"no model":      {train.Recipe{Optimizer: optim.SGD(1)}, ddp.Options{}, 2, nil, nil, "no model"},
-		"no blocks":     {with(func(r *train.Recipe) { r.Model = chain.Model{} }), ddp.Options{}, 2, nil, nil, "no blocks"},
-		"replicas":      {with(func(r *train.Recipe) { r.Replicas = replicas{} }), ddp.Options{}, 2, nil, nil, "Recipe.Replicas"},
-		"no devices":    {plain, ddp.Options{}, 0, nil, nil, "0 devices"},
-		"many devices":  {plain, ddp.Options{}, 9, nil, nil, "9 devices, the backend has 2"},
-		"rows":          {plain, ddp.Options{}, 2, three, three, "3 examples for 2 data-parallel devices"},
-		"micro":         {plain, ddp.Options{Accumulate: 2}, 2, two, two, "make it a multiple of 4"},
-		"other rows":    {plain, ddp.Options{}, 2, two, targets, "the same number of examples"},
-		"nil":           {plain, ddp.Options{}, 2, nil, targets, "nil"},
-		"picky":         {with(func(r *train.Recipe) { r.Model = toy.Picky() }), ddp.Options{}, 2, inputs, targets, "not this batch"},
-		"broken":        {with(func(r *train.Recipe) { r.Model = broken }), ddp.Options{}, 2, inputs, targets, "broken"},
-		"unlike":        {with(func(r *train.Recipe) { r.Model = toy.Unlike() }), ddp.Options{}, 2, inputs, targets, "not one function"},
-		"no way":        {plain, ddp.Options{Hook: ddp.ByPlan(nil)}, 2, inputs, targets, "give it an algorithm"},
+		"no blocks": {with(func(r *train.Recipe) { r.Model = chain.Model{} }), ddp.Options{}, 2, nil, nil,
+			"no blocks"},
+		"replicas": {with(func(r *train.Recipe) { r.Replicas = replicas{} }), ddp.Options{}, 2, nil, nil,
+			"Recipe.Replicas"},
+		"no devices":   {plain, ddp.Options{}, 0, nil, nil, "0 devices"},
+		"many devices": {plain, ddp.Options{}, 9, nil, nil, "9 devices, the backend has 2"},
+		"rows":         {plain, ddp.Options{}, 2, three, three, "3 examples for 2 data-parallel devices"},
+		"micro":        {plain, ddp.Options{Accumulate: 2}, 2, two, two, "make it a multiple of 4"},
+		"other rows":   {plain, ddp.Options{}, 2, two, targets, "the same number of examples"},
+		"nil":          {plain, ddp.Options{}, 2, nil, targets, "nil"},
+		"picky": {with(func(r *train.Recipe) { r.Model = toy.Picky() }), ddp.Options{}, 2, inputs, targets,
+			"not this batch"},
+		"broken": {with(func(r *train.Recipe) { r.Model = broken }), ddp.Options{}, 2, inputs, targets, "broken"},
+		"unlike": {with(func(r *train.Recipe) { r.Model = toy.Unlike() }), ddp.Options{}, 2, inputs, targets,
+			"not one function"},
+		"no way": {plain, ddp.Options{Hook: ddp.ByPlan(nil)}, 2, inputs, targets, "give it an algorithm"},
 	} {
 		run, err := ddp.New(ctx, backend, c.r, c.ranks, c.o)
 		if err == nil {

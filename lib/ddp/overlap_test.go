@@ -30,9 +30,10 @@ func deep(layers, width int) chain.Model {
 	for i := range layers {
 		name := fmt.Sprint("h", i)
 		tree := params.Tree{params.New(name+".w", dtypes.Float32, width, width)}
-		m.Blocks = append(m.Blocks, chain.Block{Name: name, Kind: "h", Params: tree, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
-			return graph.Tanh(graph.Dot(x, p.Get(name+".w")).Product())
-		}})
+		m.Blocks = append(m.Blocks, chain.Block{Name: name, Kind: "h", Params: tree,
+			Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
+				return graph.Tanh(graph.Dot(x, p.Get(name+".w")).Product())
+			}})
 	}
 	m.Initial = func() ([]*tensors.Tensor, error) {
 		values, err := params.Zeros(m.Params())
@@ -49,7 +50,8 @@ func deep(layers, width int) chain.Model {
 }
 
 // traced makes three steps of two ranks, each with its own view of the group, and returns the spans of the last.
-func traced(t *testing.T, backend *xla.Backend, o ddp.Options, rows int, m chain.Model, view func(g group.Group) (group.Group, error)) []trace.Span {
+func traced(t *testing.T, backend *xla.Backend, o ddp.Options, rows int, m chain.Model,
+	view func(g group.Group) (group.Group, error)) []trace.Span {
 	t.Helper()
 	width := m.Blocks[0].Params[0].Shape.Dim(0)
 	batch := tensors.FromFlatDataAndDimensions(make([]float32, rows*width), rows, width)
@@ -83,9 +85,8 @@ func traced(t *testing.T, backend *xla.Backend, o ddp.Options, rows int, m chain
 	return o.Trace.Trace().Spans
 }
 
-// TestOverlap holds up each layer's all-reduce until the backward pass of the layer before it is computed:
-// overlapped, a step ends all the same, with all of the communication but the last layer's beside the computing.
-// Naively none of it is, on a slow link.
+// TestOverlap holds up each layer's all-reduce until the next backward pass is done: with Overlap a step ends all the
+// same, and all communication but the last layer's overlaps the passes. With Naive, over a slow link, none does.
 func TestOverlap(t *testing.T) {
 	const layers, width, rows = 6, 16, 8
 	backend := devicetest.Open(t, 2)
@@ -118,7 +119,8 @@ func TestOverlap(t *testing.T) {
 	}
 }
 
-// heldUp is a rank's view of a group in which each layer's all-reduce waits for the backward pass of the next one that is computed.
+// heldUp is a rank's view of a group in which each layer's all-reduce waits for the backward pass of the next one that
+// is computed.
 type heldUp struct {
 	group.Group
 	recorder *trace.Recorder
@@ -130,7 +132,8 @@ func (h *heldUp) Do(ctx context.Context, call group.Call) error {
 	if call.Kind == group.KindAllReduce && call.Type == group.Float32 { // of gradients, not of losses
 		passes := h.layers + min(h.layers, h.reduced%h.layers+2)
 		h.reduced++
-		for begun := time.Now(); len(trace.Of(h.recorder.Spans(), h.Rank(), trace.Compute)) < passes; time.Sleep(100 * time.Microsecond) {
+		done := func() int { return len(trace.Of(h.recorder.Spans(), h.Rank(), trace.Compute)) }
+		for begun := time.Now(); done() < passes; time.Sleep(100 * time.Microsecond) {
 			if time.Since(begun) > time.Minute {
 				return errors.New("computing waits for it")
 			}

@@ -11,17 +11,18 @@ import (
 	"github.com/shardbook/shardbook/lib/ddp"
 )
 
-// TestPowerSGDSums holds steps of PowerSGD against the same in float64 on the sum of the ranks' matrices, D, what is kept
-// included. P has the columns' space of D·Q, where the last step's Q has the rows' space of its result S; the result is D
-// projected on that space. Which space it is at the first step, where Q is random, is read off the result itself.
+// TestPowerSGDSums compares steps of PowerSGD with the same in float64 on D, the sum of the ranks' matrices with their
+// stored errors. P spans the columns of D·Q, where the last step's Q spans the rows of its result S; the result is D
+// projected on P. The space of the first step, where Q is random, is read off the result itself.
 func TestPowerSGDSums(t *testing.T) {
 	const steps = 8
 	for _, world := range worlds {
 		for _, size := range []struct{ n, m, rank int }{{6, 9, 1}, {12, 7, 2}, {20, 30, 3}} {
 			n, m, rank := size.n, size.m, size.rank
-			sums, _ := exchange(t, world, steps, ddp.PowerSGD(rank), bucketsOf(n*m, []int{n, m}), func(rank, step int, _ []float32) []float32 {
-				return noise(n*m, rank, step)
-			})
+			sums, _ := exchange(t, world, steps, ddp.PowerSGD(rank), bucketsOf(n*m, []int{n, m}),
+				func(rank, step int, _ []float32) []float32 {
+					return noise(n*m, rank, step)
+				})
 			kept, last := mat.NewDense(n, m, nil), dense(n, m, sums[0])
 			for step, sum := range sums {
 				all := mat.DenseCopyOf(kept)
@@ -48,8 +49,8 @@ func TestPowerSGDSums(t *testing.T) {
 	}
 }
 
-// TestPowerSGDOfLowRank has gradients whose sum has the rank that is sent, so that nothing is lost, and one of full rank,
-// which is sent as it is.
+// TestPowerSGDOfLowRank has gradients whose sum has the rank that is sent, so that there is no error, and one of full
+// rank, which is sent uncompressed.
 func TestPowerSGDOfLowRank(t *testing.T) {
 	const n, m = 15, 20
 	for _, world := range worlds {
@@ -80,17 +81,18 @@ func TestPowerSGDOfLowRank(t *testing.T) {
 // TestPowerSGDStartsAnew has gradients that are zero for some steps, or much of them: Q must not stay zero.
 func TestPowerSGDStartsAnew(t *testing.T) {
 	const n, m = 10, 12
-	sums, _ := exchange(t, 2, 20, ddp.PowerSGD(2), bucketsOf(n*m, []int{n, m}), func(rank, step int, _ []float32) []float32 {
-		x := make([]float32, n*m)
-		switch step {
-		case 0, 1:
-		case 2: // of rank 1
-			x[0] = 1
-		case 3:
-			copy(x, noise(n*m, rank, step))
-		}
-		return x
-	})
+	sums, _ := exchange(t, 2, 20, ddp.PowerSGD(2), bucketsOf(n*m, []int{n, m}),
+		func(rank, step int, _ []float32) []float32 {
+			x := make([]float32, n*m)
+			switch step {
+			case 0, 1:
+			case 2: // of rank 1
+				x[0] = 1
+			case 3:
+				copy(x, noise(n*m, rank, step))
+			}
+			return x
+		})
 	want := make([]float32, n*m)
 	want[0] = 2
 	for rank := range 2 {
@@ -107,8 +109,8 @@ func TestPowerSGDStartsAnew(t *testing.T) {
 	}
 }
 
-// TestPowerSGDAgain runs the same again and again, with memory at other addresses: Go aligns 24 bytes, as one column of Q
-// has here, to 16 bytes or to 8. The order of sums, and so the bits, must not depend on that.
+// TestPowerSGDAgain runs the same again and again, with memory at other addresses: Go aligns 24 bytes, as one column of
+// Q has here, to 16 bytes or to 8. The order of sums, and so the bits, must not depend on that.
 func TestPowerSGDAgain(t *testing.T) {
 	const n, m = 40, 6
 	b := bucketsOf(n*m, []int{n, m})
@@ -131,7 +133,7 @@ func TestPowerSGDAgain(t *testing.T) {
 	}
 }
 
-// TestOrthonormalise holds columns, some of which nearly depend on others, against what they must be in the end.
+// TestOrthonormalise checks the results for columns some of which nearly depend on others.
 func TestOrthonormalise(t *testing.T) {
 	const rows, columns = 9, 4
 	for _, near := range []float32{1, 1e-3, 1e-5, 3e-7, 0} {

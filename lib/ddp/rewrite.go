@@ -21,7 +21,8 @@ func Average(p *step.Plan, atOnce, each bool) *step.Plan {
 					continue
 				}
 				for _, axis := range q.Units[c.Unit].Reduce {
-					behind = append(behind, step.Op{Kind: step.Reduce, What: step.Gradient, Unit: c.Unit, Micro: op.Micro, Axis: axis})
+					behind = append(behind, step.Op{Kind: step.Reduce, What: step.Gradient, Unit: c.Unit,
+						Micro: op.Micro, Axis: axis})
 				}
 			}
 			if !atOnce {
@@ -42,7 +43,8 @@ func Average(p *step.Plan, atOnce, each bool) *step.Plan {
 func Local(p *step.Plan, every int, axis string) []*step.Plan {
 	q := p.Clone()
 	for u := range q.Units {
-		q.Units[u].Reduce = slices.DeleteFunc(slices.Clone(q.Units[u].Reduce), func(name string) bool { return name == axis })
+		q.Units[u].Reduce = slices.DeleteFunc(slices.Clone(q.Units[u].Reduce),
+			func(name string) bool { return name == axis })
 	}
 	plans := make([]*step.Plan, every)
 	for i := range plans {

@@ -14,14 +14,16 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// loads are what a rank's messages of the second step have, for each rank. (What a step reports of the loss goes besides.)
+// loads are what a rank's messages of the second step have, for each rank. (What a step reports of the loss goes
+// besides.)
 func loads(t *testing.T, world int, o ddp.Options) []plan.Load {
 	t.Helper()
 	backend := devicetest.Open(t, 8)
 	loads := make([]plan.Load, world)
 	check(t, group.Run(context.Background(), world, func(ctx context.Context, inner group.Group) error {
 		g := group.Count(inner)
-		rank, err := ddp.Join(ctx, g, backend, g.Rank(), train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}, o)
+		rank, err := ddp.Join(ctx, g, backend, g.Rank(), train.Recipe{Model: toy.Model(false),
+			Optimizer: optim.SGD(0.1)}, o)
 		if err != nil {
 			return err
 		}
@@ -39,9 +41,10 @@ func loads(t *testing.T, world int, o ddp.Options) []plan.Load {
 	return loads
 }
 
-// TestRingBytes counts the bytes of each rank's messages, by a ring: 2(N−1)/N of the gradients', which leave out the parameter that
-// the loss does not depend on, where N divides each bucket, and 2(N−1) times them over all ranks in any case; the same with several
-// micro-batches. (The toy's gradients are 24+6+1+2·42+21 = 136 numbers.) A plan of one's own sends what the algorithm does.
+// TestRingBytes counts the bytes of each rank's messages, by a ring: 2(N−1)/N of the gradients', which leave out the
+// parameter that the loss does not depend on, where N divides each bucket, and 2(N−1) times them over all ranks in any
+// case; the same with several micro-batches. (The toy's gradients are 24+6+1+2·42+21 = 136 numbers.) A plan of one's
+// own sends what the algorithm does.
 func TestRingBytes(t *testing.T) {
 	const gradients = 136 * 4
 	for _, o := range []ddp.Options{{}, {BucketBytes: 160}, {Accumulate: 2}} {
@@ -51,8 +54,10 @@ func TestRingBytes(t *testing.T) {
 			all := loads(t, world, o)
 			for rank, load := range all {
 				total += load.Bytes
-				if divides := o.BucketBytes == 0 && 136%world == 0; divides && load.Bytes != 2*(world-1)*gradients/world {
-					t.Errorf("rank %d of %d sends %d bytes a step, want %d", rank, world, load.Bytes, 2*(world-1)*gradients/world)
+				if divides := o.BucketBytes == 0 && 136%world == 0; divides &&
+					load.Bytes != 2*(world-1)*gradients/world {
+					t.Errorf("rank %d of %d sends %d bytes a step, want %d", rank, world, load.Bytes,
+						2*(world-1)*gradients/world)
 				}
 			}
 			if want := 2 * (world - 1) * gradients; total != want {
@@ -62,7 +67,8 @@ func TestRingBytes(t *testing.T) {
 	}
 	ring, err := plan.New(plan.AllReduce, plan.Ring, 3)
 	check(t, err)
-	own, named := loads(t, 3, ddp.Options{Hook: ddp.ByPlan(ring)}), loads(t, 3, ddp.Options{Hook: ddp.ByPlan(plan.Ring)})
+	own, named := loads(t, 3, ddp.Options{Hook: ddp.ByPlan(ring)}),
+		loads(t, 3, ddp.Options{Hook: ddp.ByPlan(plan.Ring)})
 	if !slices.Equal(own, named) || own[0].Messages == 0 {
 		t.Errorf("%v by a plan of one's own, %v by the algorithm", own, named)
 	}

@@ -27,7 +27,8 @@ var tiny = gpt.Config{Layers: 1, Width: 16, Heads: 2, Seq: 8, Vocab: 256}
 func adamW(c gpt.Config) train.Recipe { return train.Recipe{Model: c, Optimizer: optim.AdamW(1e-3)} }
 
 // trained trains on a world of devices and returns the losses and the run.
-func trained(t *testing.T, backend *xla.Backend, recipe train.Recipe, world, steps int, batches source) ([]float64, *train.Run) {
+func trained(t *testing.T, backend *xla.Backend, recipe train.Recipe, world, steps int, batches source) ([]float64,
+	*train.Run) {
 	t.Helper()
 	mesh, err := backend.Mesh(xla.Axis("data", world))
 	if err != nil {
@@ -40,12 +41,10 @@ func trained(t *testing.T, backend *xla.Backend, recipe train.Recipe, world, ste
 	return stepped(t, run, steps, batches), run
 }
 
-// TestEqualsOneDevice trains the same batches on 1 to 8 devices. The devices of a
-// world must hold the same bits. Between worlds the sums over rows are made in
-// another order, so parameters may differ by rounding: AdamW moves an element by
-// at most about the learning rate a step whatever the size of its gradient, so a
-// gradient that is rounding error alone can show as a fraction of that. (A GPT
-// on several devices has TestInGraph.)
+// TestEqualsOneDevice trains the same batches on 1 to 8 devices, which must hold the same bits. Different numbers of
+// devices sum in different orders, so parameters may differ by rounding: AdamW moves an element by about the learning
+// rate whatever the size of its gradient, so a gradient that is only rounding error can show as a fraction of that.
+// (TestInGraph has a GPT on several devices.)
 func TestEqualsOneDevice(t *testing.T) {
 	const steps = 20
 	const lossBound, paramBound = 2e-6, 1e-6
@@ -58,14 +57,16 @@ func TestEqualsOneDevice(t *testing.T) {
 			losses, run := trained(t, backend, recipe, world, steps, toySource(batch))
 			for step := range losses {
 				if diff := losses[step]/wantLosses[step] - 1; !(diff < lossBound && diff > -lossBound) {
-					t.Errorf("world %d, step %d: loss %v, on one device %v", world, step, losses[step], wantLosses[step])
+					t.Errorf("world %d, step %d: loss %v, on one device %v", world, step, losses[step],
+						wantLosses[step])
 				}
 			}
 			first := parameters(t, run, 0)
 			for device := 1; device < world; device++ {
 				for i, got := range parameters(t, run, device) {
 					if !got.Equal(first[i]) {
-						t.Errorf("world %d: devices 0 and %d hold different values of %v", world, device, recipe.Model.Params()[i])
+						t.Errorf("world %d: devices 0 and %d hold different values of %v", world, device,
+							recipe.Model.Params()[i])
 					}
 				}
 			}
@@ -75,13 +76,14 @@ func TestEqualsOneDevice(t *testing.T) {
 			}
 			t.Logf("world %d: parameters differ from one device's by at most %.2g", world, worst)
 			if !(worst <= paramBound) {
-				t.Errorf("world %d: parameters differ from one device's by %v, want at most %v", world, worst, paramBound)
+				t.Errorf("world %d: parameters differ from one device's by %v, want at most %v", world, worst,
+					paramBound)
 			}
 		}
 	}
 }
 
-// row is a model whose gradient is the mean of the rows of its input.
+// row is a model whose gradient is the mean of its examples.
 type row struct{}
 
 func (row) Validate() error     { return nil }

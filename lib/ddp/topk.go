@@ -10,8 +10,8 @@ import (
 
 // TopK returns a hook that sends only the largest gradients (Stich et al. 2018, "Sparsified SGD with Memory", Algorithm
 // 1; Lin et al. 2018, "Deep Gradient Compression"). Of the n elements of a bucket each rank sends to all others the k =
-// max(1, round(fraction·n)) with the largest magnitudes, the first ones if some are equal; they are summed in the order of
-// the ranks. The other elements are added to the gradients of the next step. Infinities and NaNs count as largest.
+// max(1, round(fraction·n)) with the largest magnitudes, the first ones if some are equal; they are summed in the order
+// of the ranks. The other elements are added to the gradients of the next step. Infinities and NaNs count as largest.
 //
 // A rank contributes 8·k bytes, indices and values, to two all-gathers. In a ring each of N ranks sends 8·k·(N−1)
 // bytes; the all-reduce of the full bucket would send 8·n·(N−1)/N, so a fraction of 1/N or more saves nothing.

@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/ddp"
 )
 
-// Of four gradients each rank sends the largest one. What it keeps adds up: 3 becomes 6, which is larger than the 5 that is
-// new at the second step.
+// Of four gradients each rank sends the largest one. The others accumulate: 3 becomes 6, which is larger than the 5
+// that is new in the second step.
 func ExampleTopK() {
 	bucket := bucketsOf(4, []int{4})[0]
 	err := group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
@@ -40,7 +40,7 @@ func ExampleTopK() {
 	// <nil>
 }
 
-// TestTopKSums holds TopK, with whole numbers, many of which are equal, against sorting. Sums of such are exact.
+// TestTopKSums compares TopK with sorting, for integers, many of which are equal, whose sums are exact.
 func TestTopKSums(t *testing.T) {
 	const steps = 20
 	for _, world := range worlds {
@@ -77,7 +77,8 @@ func TestTopKSums(t *testing.T) {
 					}
 					for i, x := range want {
 						if float64(got[step][i]) != x {
-							t.Fatalf("%d ranks, %g of %d, step %d: element %d is %v, want %v", world, share, n, step, i, got[step][i], x)
+							t.Fatalf("%d ranks, %g of %d, step %d: element %d is %v, want %v", world, share, n, step, i,
+								got[step][i], x)
 						}
 					}
 				}
@@ -86,7 +87,7 @@ func TestTopKSums(t *testing.T) {
 	}
 }
 
-// TestLargest holds the choice against sorting, for numbers of all bit patterns, and for such as differ in few bits.
+// TestLargest compares the choice with sorting, for numbers of all bit patterns, and for those that differ in few bits.
 func TestLargest(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for range 2000 {
@@ -108,7 +109,7 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// rating is in the order of magnitudes; NaNs are above all, and in the order of their bits.
+// rating orders numbers by magnitude; NaNs are largest, in the order of their bits.
 func rating(x float32) float64 {
 	if x != x {
 		return math.MaxFloat64 * float64(math.Float32bits(x)&0x7fffffff) / (1 << 32)

@@ -92,18 +92,19 @@ func (plain) Reduce(ctx context.Context, g group.Group, grads ddp.Gradients) err
 	return group.AllReduce(ctx, g, values, group.Sum)
 }
 
-// forms are the ways to train, by the micro-batches of a rank: those of one list add gradients up in the same order. Small
-// buckets cut the toy's gradients so that those of a block lie in several.
+// forms are the ways to train, by the micro-batches of a rank: those of one list add gradients up in the same order.
+// Small buckets cut the toy's gradients so that those of a block lie in several.
 var forms = map[int]map[string]ddp.Options{
 	1: {"naive": {Sync: ddp.Naive}, "overlap": {Sync: ddp.Overlap}, "one bucket": {}, "buckets": {BucketBytes: 160},
-		"recomputing": {BucketBytes: 160, Recompute: true}, "hook": {BucketBytes: 160, Hook: func() ddp.Hook { return plain{} }}},
+		"recomputing": {BucketBytes: 160, Recompute: true}, "hook": {BucketBytes: 160,
+			Hook: func() ddp.Hook { return plain{} }}},
 	2: {"naive": {Sync: ddp.Naive}, "buckets": {BucketBytes: 160}, "recomputing": {Recompute: true}},
 	3: {"each": {BucketBytes: 160, EachMicroBatch: true}, "each, naive": {Sync: ddp.Naive, EachMicroBatch: true}},
 }
 
-// TestForms trains in all forms: within rounding what one device learns from the whole batches, by one program, and the same
-// bits whatever the form. What a rank sends and holds of gradients is to the byte those of the parameters that the loss depends
-// on, each micro-batch's where these are reduced. The losses are those of the whole batches.
+// TestForms trains in all forms: within rounding of one device with the full batches, with the same bits in every form.
+// A rank sends and holds exactly the gradients of the parameters that the loss depends on, for each micro-batch if
+// these are reduced. Losses are those of the full batches.
 func TestForms(t *testing.T) {
 	const steps, rows = 4, 12
 	backend := devicetest.Open(t, 8)
@@ -115,7 +116,9 @@ func TestForms(t *testing.T) {
 		"buffers":  {Model: toy.Buffered(2), Optimizer: optim.SGD(0.1)},
 	}
 	for name, r := range recipes {
-		want, metrics := traintest.Alone(t, backend, r, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, rows) })
+		want, metrics := traintest.Alone(t, backend, r, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) {
+			return toy.Batch(i, rows)
+		})
 		gradients := r.Model.Params().Bytes() - 5*4 // of which the loss does not depend on five
 		for _, world := range []int{2, 3} {
 			for micro, list := range forms {
@@ -128,7 +131,8 @@ func TestForms(t *testing.T) {
 					o.Accumulate = min(micro, 2)
 					run := start(t, backend, r, world, o)
 					for i, m := range learn(t, run, steps, batches) {
-						if math.Abs(m.Loss/metrics[i].Loss-1) > 1e-5 || math.Abs(m.GradNorm-metrics[i].GradNorm) > 1e-4*metrics[i].GradNorm {
+						if math.Abs(m.Loss/metrics[i].Loss-1) > 1e-5 ||
+							math.Abs(m.GradNorm-metrics[i].GradNorm) > 1e-4*metrics[i].GradNorm {
 							t.Errorf("%s, step %d: %+v, one device has %+v", what, i, m, metrics[i])
 						}
 					}
@@ -160,8 +164,8 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestAccumulation has one rank train on the micro-batches that several ranks have of a batch, in the programs of ranks: the
-// gradients are added up in the same order, and the bits are the same.
+// TestAccumulation has one rank train on the micro-batches that several ranks have of a batch, in the programs of
+// ranks: the gradients are added up in the same order, and the bits are the same.
 func TestAccumulation(t *testing.T) {
 	const steps, each = 5, 2
 	backend := devicetest.Open(t, 8)
@@ -184,18 +188,21 @@ func TestRules(t *testing.T) {
 		rule, err := optim.Parse(name, 0.01)
 		check(t, err)
 		r := train.Recipe{Model: toy.Layers(2, false), Optimizer: rule}
-		want, _ := traintest.Alone(t, backend, r, 3, func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 8) })
+		want, _ := traintest.Alone(t, backend, r, 3, func(i int) (*tensors.Tensor, *tensors.Tensor) {
+			return toy.Batch(i, 8)
+		})
 		run := start(t, backend, r, 2, ddp.Options{})
 		learn(t, run, 3, toySource(8))
-		if off := traintest.Apart(t, want, ended(t, run)); !(off <= 2048) { // a step is of the learning rate, whatever the gradient is
+		// a step is of the learning rate, whatever the gradient is
+		if off := traintest.Apart(t, want, ended(t, run)); !(off <= 2048) {
 			t.Errorf("%s: %g units from one device", name, off)
 		}
 	}
 }
 
-// TestPrecisions trains in half types, with a master copy and without, with loss scaling that begins too high and without: ranks
-// learn as one program that has two devices, and after each step that they leave out the scale is lower. (Ranks add up means where
-// the program makes a mean of sums: of half types these overflow sooner.)
+// TestPrecisions trains in half types, with a master copy and without, with loss scaling that begins too high and
+// without: ranks learn as one program that has two devices, and after each step that they leave out the scale is lower.
+// (Ranks add up means where the program makes a mean of sums: of half types these overflow sooner.)
 func TestPrecisions(t *testing.T) {
 	const steps = 24
 	backend := devicetest.Open(t, 2)
@@ -233,13 +240,14 @@ func TestPrecisions(t *testing.T) {
 			}
 		}
 		if scaled != (skipped > 0) || skipped > steps/2 || !(got[steps-1].Loss < got[0].Loss) {
-			t.Errorf("%s: %d of %d steps were left out, losses %g and %g", name, skipped, steps, got[0].Loss, got[steps-1].Loss)
+			t.Errorf("%s: %d of %d steps were left out, losses %g and %g", name, skipped, steps, got[0].Loss,
+				got[steps-1].Loss)
 		}
 	}
 }
 
-// TestSumLoss trains on a loss that is a sum over the rows: with SumLoss gradients are added up, as one device has them.
-// Without it they are a mean of sums: with a learning rate that is as many times larger the same.
+// TestSumLoss trains on a loss that is a sum over the examples: with SumLoss gradients are summed, as on one device.
+// Without it they are a mean of sums, which equals a smaller learning rate.
 func TestSumLoss(t *testing.T) {
 	const world, rows = 4, 8
 	backend := devicetest.Open(t, world)
@@ -248,7 +256,9 @@ func TestSumLoss(t *testing.T) {
 		return graph.ReduceAllSum(graph.Square(graph.Sub(y, targets)))
 	}
 	recipe := func(rate float64) train.Recipe { return train.Recipe{Model: m, Optimizer: optim.SGD(rate)} }
-	want, metrics := traintest.Alone(t, backend, recipe(0.01), 5, func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, rows) })
+	want, metrics := traintest.Alone(t, backend, recipe(0.01), 5, func(i int) (*tensors.Tensor, *tensors.Tensor) {
+		return toy.Batch(i, rows)
+	})
 	for name, c := range map[string]struct {
 		rate, loss float64
 		o          ddp.Options
@@ -271,8 +281,8 @@ func TestSumLoss(t *testing.T) {
 	}
 }
 
-// TestLocalSGD has each rank clip its own gradients and no other's: with one rank's rows a hundred times as large the others go on
-// as they would by themselves, until the states are averaged. It sends the state at each second step, and nothing before.
+// TestLocalSGD has each rank clip only its own gradients: with one rank's examples a hundred times as large the others
+// train as by themselves, until the states are averaged. A rank sends its state in each second step, and nothing else.
 func TestLocalSGD(t *testing.T) {
 	const world, rows = 2, 4
 	backend := devicetest.Open(t, world)
@@ -321,11 +331,12 @@ func TestLocalSGD(t *testing.T) {
 
 func rowsOf(x *tensors.Tensor, first, rows int) *tensors.Tensor {
 	each := x.Shape().Dim(1)
-	return tensors.FromFlatDataAndDimensions(tensors.MustCopyFlatData[float32](x)[first*each:(first+rows)*each], rows, each)
+	return tensors.FromFlatDataAndDimensions(tensors.MustCopyFlatData[float32](x)[first*each:(first+rows)*each], rows,
+		each)
 }
 
-// TestResume saves in the middle, and goes on elsewhere to the same bits: in other forms too, and in local SGD between two of its
-// averages, where saving is one. A run that loads has a hook that has forgotten what came after.
+// TestResume saves in the middle, and resumes with the same bits: in other forms too, and in local SGD between two
+// averages, where saving averages. A run that loads a checkpoint has a new hook.
 func TestResume(t *testing.T) {
 	const world, rows, at, end = 3, 6, 3, 6
 	backend, ctx := devicetest.Open(t, world), context.Background()
@@ -383,12 +394,14 @@ func TestHooksTrain(t *testing.T) {
 	}
 }
 
-// TestFaults has a rank fail in its hook, and in the average of local SGD, in every way: the others learn whose fault it is.
+// TestFaults has a rank fail in its hook, and in the average of local SGD, in every way: the others learn whose fault
+// it is.
 func TestFaults(t *testing.T) {
 	const world = 3
 	backend := devicetest.Open(t, world)
 	r := train.Recipe{Model: toy.Layers(3, false), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
-	for name, o := range map[string]ddp.Options{"hook": {BucketBytes: 160, Hook: ddp.PowerSGD(1)}, "local SGD": {Every: 2}, "naive": {Sync: ddp.Naive}} {
+	for name, o := range map[string]ddp.Options{"hook": {BucketBytes: 160, Hook: ddp.PowerSGD(1)},
+		"local SGD": {Every: 2}, "naive": {Sync: ddp.Naive}} {
 		leaks := devicetest.NoLeaks(t, backend)
 		ranks := traintest.Ranks[train.Trainer]{Size: world, Folder: t.TempDir(),
 			Batches: func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 2*world) },
@@ -397,7 +410,8 @@ func TestFaults(t *testing.T) {
 			}}
 		t.Run(name, func(t *testing.T) {
 			for n, fault := range traintest.Faults {
-				ranks.Play(t, traintest.Case{At: []string{"first", "last", "middle", "before"}[n], Fault: fault, Victim: n % world})
+				ranks.Play(t, traintest.Case{At: []string{"first", "last", "middle", "before"}[n], Fault: fault,
+					Victim: n % world})
 			}
 		})
 		leaks()

@@ -12,13 +12,6 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// Attention is the attention of the block at a path, from x (B,T,C) to (B,T,C): project to queries, keys and values,
-// attend within each head, and project the heads' outputs. The noise may be nil. It panics if a parameter is missing or
-// does not fit x.
-func (c Config) Attention(p params.Nodes, at string, x *graph.Node, noise *Noise) *graph.Node {
-	return c.oneDevice().attention(p, at, x, noise, saved{})
-}
-
 func (c layers) attention(p params.Nodes, at string, x *graph.Node, noise *Noise, saved saved) *graph.Node {
 	q, k, v := c.qkv(p, at, x)
 	q, k, v = saved.after(recompute.QKV, q), saved.after(recompute.QKV, k), saved.after(recompute.QKV, v)

@@ -219,3 +219,17 @@ func TestBatchesRefuse(t *testing.T) {
 		}
 	}
 }
+
+// plainBatch returns a step's batch as the reference model defines it.
+func plainBatch(c gpt.Config, batch, step int) (inputs, targets [][]int32) {
+	text := gpt.Reference().Text
+	for b := range batch {
+		var in, out []int32
+		for i := range c.Seq {
+			at := (step*batch+b)*97 + i
+			in, out = append(in, int32(text[at%len(text)])), append(out, int32(text[(at+1)%len(text)]))
+		}
+		inputs, targets = append(inputs, in), append(targets, out)
+	}
+	return inputs, targets
+}

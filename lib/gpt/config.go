@@ -8,7 +8,7 @@
 //
 // The model has no state. [Config.Params] lists the parameters, [Config.Init] returns their initial values, and the
 // graph functions take them as [params.Nodes]. [Config.Loss] is the full model; [Config.Embed], [Config.Block],
-// [Config.Head] and [CrossEntropy] are its pieces, and [Config.Stage] is any consecutive part of it. In shapes, B is
+// [Config.Head] and [CrossEntropy] are its pieces. In shapes, B is
 // the batch, T the positions of a sequence, C the width, H the heads, K the key/value heads, D = C/H the width of a
 // head and V the vocabulary.
 //

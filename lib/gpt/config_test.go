@@ -2,12 +2,12 @@ package gpt_test
 
 import (
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
@@ -146,42 +146,25 @@ func TestInit(t *testing.T) {
 	}
 }
 
-// The parts of a parameter for any number of ranks are ranges of the full one.
-func TestInitPart(t *testing.T) {
-	c := gpt.Config{Layers: 1, Width: 6, Heads: 2, Seq: 5, Vocab: 13}
-	w, err := c.Init()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for k, s := range c.Params() {
-		whole := tensors.MustCopyFlatData[float32](w[k])
-		for world := 1; world <= 8; world++ {
-			for rank := range world {
-				from, to := s.Size()*rank/world, s.Size()*(rank+1)/world
-				part := make([]float32, to-from)
-				if err := c.InitPart(k, from, part); err != nil {
-					t.Fatal(err)
-				}
-				for i, got := range part {
-					if got != whole[from+i] {
-						t.Fatalf("%s, rank %d of %d, element %d: %g, want %g", s, rank, world, i, got, whole[from+i])
-					}
-				}
+// plainInit returns the reference model's initial weights.
+func plainInit(tree params.Tree) map[string][]float64 {
+	p := make(map[string][]float64)
+	for t, s := range tree {
+		w := make([]float64, s.Size())
+		for i := range w {
+			switch s.Name[len(s.Name)-2:] {
+			case ".g":
+				w[i] = 1
+			case ".b":
+			default:
+				z := uint64(t)*(1<<32) + uint64(i) + 0x9E3779B97F4A7C15
+				z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+				z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+				z ^= z >> 31
+				w[i] = float64(float32((2*float64(z>>40)/16777216 - 1) * 0.02 * math.Sqrt(3)))
 			}
 		}
+		p[s.Name] = w
 	}
-	for _, bad := range []struct {
-		index, first, n int
-		want            string
-	}{
-		{-1, 0, 1, "parameter #-1 of a model with 17"},
-		{17, 0, 1, "parameter #17 of a model with 17"},
-		{0, -1, 1, "elements -1 to 0 of tok"},
-		{0, 70, 9, "elements 70 to 79 of tok (Float32)[13, 6]: choose elements below 78"},
-	} {
-		if err := c.InitPart(bad.index, bad.first, make([]float32, bad.n)); err == nil ||
-			!strings.Contains(err.Error(), bad.want) {
-			t.Errorf("InitPart(%d, %d, %d): error %v, want %q", bad.index, bad.first, bad.n, err, bad.want)
-		}
-	}
+	return p
 }

@@ -1,7 +1,6 @@
 package gpt
 
 import (
-	"fmt"
 	"math"
 	"strings"
 
@@ -20,33 +19,14 @@ func (c Config) Init() ([]*tensors.Tensor, error) {
 	values := make([]*tensors.Tensor, len(tree))
 	for i, s := range tree {
 		flat := make([]float32, s.Size())
-		fill(flat, s.Name, i, 0)
+		fill(flat, s.Name, i)
 		values[i] = tensors.FromFlatDataAndDimensions(flat, s.Shape.Dimensions...)
 	}
 	return values, nil
 }
 
-// InitPart fills dst with the initial values of len(dst) consecutive elements of one parameter, in row-major order from
-// element first on, for a device that has a shard. index is the parameter's index in [Config.Params]. It is an error if
-// the configuration is invalid, or the index or the elements are outside of the model.
-func (c Config) InitPart(index, first int, dst []float32) error {
-	if err := c.Validate(); err != nil {
-		return err
-	}
-	tree := c.Params()
-	if index < 0 || index >= len(tree) {
-		return fmt.Errorf("gpt: parameter #%d of a model with %d: count from 0", index, len(tree))
-	}
-	s := tree[index]
-	if first < 0 || first > s.Size()-len(dst) {
-		return fmt.Errorf("gpt: elements %d to %d of %s: choose elements below %d", first, first+len(dst), s, s.Size())
-	}
-	fill(dst, s.Name, index, first)
-	return nil
-}
-
-// fill is InitPart for elements that are known to be in the model.
-func fill(dst []float32, name string, index, first int) {
+// fill sets the initial values of the parameter with an index.
+func fill(dst []float32, name string, index int) {
 	switch {
 	case strings.HasSuffix(name, ".g"):
 		for i := range dst {
@@ -56,7 +36,7 @@ func fill(dst []float32, name string, index, first int) {
 		clear(dst)
 	default:
 		for i := range dst {
-			u := float64(splitmix64(uint64(index)<<32+uint64(first+i))>>40) / (1 << 24) // in [0,1)
+			u := float64(splitmix64(uint64(index)<<32+uint64(i))>>40) / (1 << 24) // in [0,1)
 			dst[i] = float32((2*u - 1) * 0.02 * math.Sqrt(3))
 		}
 	}

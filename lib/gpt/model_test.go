@@ -91,64 +91,6 @@ func testGradients(t *testing.T, c gpt.Config) {
 	}
 }
 
-// Split into stages in every way, each a program of its own with its part of the parameters, the model equals one
-// program.
-func TestStages(t *testing.T) {
-	random := rand.New(rand.NewPCG(5, 6))
-	for _, c := range []gpt.Config{
-		{Layers: 3, Width: 8, Heads: 4, Seq: 6, Vocab: 11},
-		{Layers: 3, Width: 8, Heads: 4, Seq: 6, Vocab: 11, Tied: true, Positions: gpt.Rotary, Dropout: 0.2},
-		{Layers: 3, Width: 8, Heads: 4, KVHeads: 2, Seq: 6, Vocab: 11, Flash: true},
-	} {
-		call := call
-		if c.Flash { // which plain Go has no operations for
-			call = devicetest.Call
-		}
-		w, _ := randomModel(c, random)
-		tokens := tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab))
-		key, row := tensors.FromScalar(uint32(3)), tensors.FromScalar(uint32(1))
-		tree := c.Params()
-		stage := func(first, last int, x *tensors.Tensor) *tensors.Tensor {
-			sub, err := c.StageParams(first, last)
-			if err != nil {
-				t.Fatal(err)
-			}
-			args := []*tensors.Tensor{x, key, row}
-			for _, s := range sub {
-				args = append(args, w[tree.Index(s.Name)])
-			}
-			out, err := call(func(in []*graph.Node) []*graph.Node {
-				return []*graph.Node{c.Stage(sub.Nodes(in[3:]), first, last, in[0], &gpt.Noise{Key: in[1], Row: in[2]})}
-			}, args...)
-			if err != nil {
-				t.Fatal(err)
-			}
-			return out[0]
-		}
-		want := tensors.MustCopyFlatData[float32](stage(0, 3, tokens))
-		for _, cuts := range [][]int{{0, 1, 3}, {0, 2, 3}, {0, 1, 2, 3}} {
-			x := tokens
-			for i := range len(cuts) - 1 {
-				x = stage(cuts[i], cuts[i+1], x)
-			}
-			for i, got := range tensors.MustCopyFlatData[float32](x) {
-				if !scalar.EqualWithinAbsOrRel(float64(got), float64(want[i]), 1e-6, 1e-6) {
-					t.Fatalf("stages %v: logit %d is %g, of one program %g", cuts, i, got, want[i])
-				}
-			}
-		}
-	}
-}
-
-func TestStageErrors(t *testing.T) {
-	c := gpt.Config{Layers: 2, Width: 4, Heads: 1, Seq: 2, Vocab: 5}
-	for _, bad := range [][2]int{{-1, 1}, {1, 1}, {1, 3}, {2, 1}} {
-		if _, err := c.StageParams(bad[0], bad[1]); err == nil || !strings.Contains(err.Error(), "of a model with 2") {
-			t.Errorf("stage %v: error %v", bad, err)
-		}
-	}
-}
-
 // Targets that would fit by broadcasting are an error.
 func TestCrossEntropyShapes(t *testing.T) {
 	logits := tensors.FromScalarAndDimensions(float32(0), 2, 3, 5)

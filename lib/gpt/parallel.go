@@ -135,7 +135,7 @@ func (m Parallel) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Nod
 	if key != nil {
 		noise = &Noise{Key: key, Row: row}
 	}
-	return c.loss(c.stage(p, 0, c.Layers, c.local(inputs), noise), targets)
+	return c.loss(c.logits(p, c.local(inputs), noise), targets)
 }
 
 // layers returns the layers of a device; groups of one device are left out.

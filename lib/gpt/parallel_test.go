@@ -83,7 +83,7 @@ func TestParallelRefused(t *testing.T) {
 func TestParallelShares(t *testing.T) {
 	for name, c := range map[string]struct {
 		config gpt.Config
-		whole  []string // the ends of the names of whole parameters
+		whole  []string // the ends of the names of replicated parameters
 		bytes  int      // of four devices', in all, beyond those of the model
 	}{
 		"GPT": {gpt.Config{Layers: 2, Width: 8, Heads: 4, Seq: 6, Vocab: 10},

@@ -58,4 +58,20 @@ func (c Config) normParams(at string) params.Tree {
 	return params.Tree{spec(at+".g", c.Width), spec(at+".b", c.Width)}
 }
 
+// EmbedPaths lists the paths of the parameters that [Config.Embed] needs.
+func (c Config) EmbedPaths() []string {
+	if c.Positions == Rotary {
+		return []string{"tok"}
+	}
+	return []string{"tok", "pos"}
+}
+
+// HeadPaths lists the paths of the parameters that [Config.Head] needs.
+func (c Config) HeadPaths() []string {
+	if c.Tied {
+		return []string{"lnf", "tok"}
+	}
+	return []string{"lnf", "head"}
+}
+
 func spec(name string, dims ...int) params.Spec { return params.New(name, dtypes.Float32, dims...) }

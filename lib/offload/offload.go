@@ -41,9 +41,9 @@ type Host struct {
 	Optimizer bool `json:"optimizer,omitempty"`
 	// Update runs updates on the host, in plain Go, with optimizer states and master weights in host memory.
 	Update bool `json:"update,omitempty"`
-	// Prefetch is how many passes before their use data are fetched, and how many transfers to the host may be under
-	// way. A block's recomputation and its backward pass count as one pass. With 0 the device waits for each transfer.
-	// The results are the same.
+	// Prefetch is the number of passes by which data are fetched early, and the maximal number of transfers to the host
+	// under way. A block's recomputation and its backward pass count as one pass. With 0 the device waits for each
+	// transfer. The results are the same.
 	Prefetch int `json:"prefetch,omitempty"`
 }
 

@@ -29,7 +29,8 @@ var momentum = optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}
 
 // ways are what can be on the host, each with and without transfers ahead.
 func ways() (all []offload.Host) {
-	for _, h := range []offload.Host{{}, {Activations: true}, {Optimizer: true, Activations: true}, {Update: true, Activations: true}} {
+	for _, h := range []offload.Host{{}, {Activations: true}, {Optimizer: true, Activations: true},
+		{Update: true, Activations: true}} {
 		all = append(all, h)
 		h.Prefetch = 2
 		all = append(all, h)
@@ -44,8 +45,8 @@ func policy(t *testing.T, name string) precision.Policy {
 	return p
 }
 
-// TestWays compares runs with what one program of one device learns. As long as the device updates, what is moved changes no bit, and
-// as long as the host does.
+// TestWays compares runs with one program of one device. Moving data changes no bits as long as the device updates, and
+// none as long as the host updates.
 func TestWays(t *testing.T) {
 	const steps = 3
 	batches := func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 4) }
@@ -71,7 +72,7 @@ func TestWays(t *testing.T) {
 			for _, h := range ways() {
 				run, err := offload.New(t.Context(), devicetest.One(), r, offload.Options{Host: h})
 				if r.NeedsAllGradients() && h.Optimizer {
-					if !matches(err, "before the gradients of all units are there") {
+					if !matches(err, "before the gradients of all units are complete") {
 						t.Errorf("%+v: error %v", h, err)
 					}
 					continue
@@ -101,12 +102,13 @@ func TestWays(t *testing.T) {
 	}
 }
 
-// TestMemory holds what a run counts on its device against the backend's ledger and, on both sides, against the sizes of what there is.
+// TestMemory compares the memory that a run counts with the backend's ledger and, on both sides, with the sizes of the
+// data.
 func TestMemory(t *testing.T) {
 	m := toy.Layers(4, false)
 	states := optim.States(momentum, m.Params()).Bytes()
-	// Buffers of gradients stay for the next step, one of each size: the two layers between have the same. Where the host
-	// updates, those of a parameter that is not used are among them.
+	// Buffers of gradients stay for the next step, one of each size: the two layers between have the same. Where the
+	// host updates, those of a parameter that is not used are among them.
 	buffers, idle := m.Params().Bytes()-m.Blocks[1].Params.Bytes(), int64(20)
 	for _, c := range []struct {
 		h            offload.Host
@@ -144,19 +146,23 @@ func TestMemory(t *testing.T) {
 			if c.h.Update {
 				master = m.Params().Bytes()
 			}
-			if now["parameters"] != kept || now["optimizer"] != c.device || now["host optimizer"] != c.host || now["host master copy"] != master ||
+			if now["parameters"] != kept || now["optimizer"] != c.device || now["host optimizer"] != c.host ||
+				now["host master copy"] != master ||
 				now["activations"]+now["gradients"]+now["host activations"]+now["host gradients"] != 0 {
-				t.Errorf("%+v, %s: %v, want %d bytes of parameters, %d and %d of states", c.h, c.p, now, kept, c.device, c.host)
+				t.Errorf("%+v, %s: %v, want %d bytes of parameters, %d and %d of states", c.h, c.p, now, kept, c.device,
+					c.host)
 			}
 			spare := buffers
 			if !c.h.Update {
 				spare -= idle
 			}
 			if got := backend.Live()[0].Bytes; got != device+spare || peak > backend.PeakBytes()[0] {
-				t.Errorf("%+v, %s: %d bytes are counted, %d at most; the device has %d, %d at most", c.h, c.p, device, peak, got, backend.PeakBytes()[0])
+				t.Errorf("%+v, %s: %d bytes are counted, %d at most; the device has %d, %d at most", c.h, c.p, device,
+					peak, got, backend.PeakBytes()[0])
 			}
 		}
-		if most := run.Memory(); c.h.Activations && most[memest.Activations] == 0 || c.h.Update && most["host gradients"] == 0 {
+		if most := run.Memory(); c.h.Activations && most[memest.Activations] == 0 || c.h.Update &&
+			most["host gradients"] == 0 {
 			t.Errorf("%+v: %v", c.h, most)
 		}
 		check(t, run.Close())
@@ -166,13 +172,14 @@ func TestMemory(t *testing.T) {
 	}
 }
 
-// TestAheadOfTheLink has the device run ahead of a link that takes years by as many blocks as Prefetch says, and not by one more. The
-// run fails when its context ends.
+// TestAheadOfTheLink has a link that takes years: the device runs ahead by exactly Prefetch blocks. The run fails when
+// its context ends.
 func TestAheadOfTheLink(t *testing.T) {
 	for prefetch, want := range []int{1, 2} {
 		r := trace.New()
 		h := offload.Host{Activations: true, Prefetch: prefetch}
-		run, err := offload.New(t.Context(), devicetest.One(), train.Recipe{Model: toy.Layers(5, false), Optimizer: optim.SGD(0.1)},
+		run, err := offload.New(t.Context(), devicetest.One(), train.Recipe{Model: toy.Layers(5, false),
+			Optimizer: optim.SGD(0.1)},
 			offload.Options{Host: h, Bandwidth: 1e-9, Trace: r})
 		check(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -203,7 +210,8 @@ func TestAheadOfTheLink(t *testing.T) {
 // TestTrace has the streams of a step in which the device waits for each transfer.
 func TestTrace(t *testing.T) {
 	r := trace.New()
-	run, err := offload.New(t.Context(), devicetest.One(), train.Recipe{Model: toy.Layers(2, false), Optimizer: momentum},
+	run, err := offload.New(t.Context(), devicetest.One(), train.Recipe{Model: toy.Layers(2, false),
+		Optimizer: momentum},
 		offload.Options{Host: offload.Host{Update: true, Activations: true}, Trace: r})
 	check(t, err)
 	in, out := toy.Batch(0, 4)
@@ -215,27 +223,31 @@ func TestTrace(t *testing.T) {
 		spans[s.Stream] = append(spans[s.Stream], s.Name)
 	}
 	delete(spans, "wait") // which there is only where the transfer was not quicker than the look at it
-	const want = "map[compute:[0F0 1F0 1B0 0R0] host:[1HOST_U0 0HOST_U0] to device:[1FETCH_PARAM 0FETCH_F0 0FETCH_PARAM] " +
-		"to host:[0STORE_F0 1STORE_GRAD 0STORE_GRAD]]"
+	const want = "map[compute:[0F0 1F0 1B0 0R0] host:[1HOST_U0 0HOST_U0] to device:[1FETCH_PARAM 0FETCH_F0 " +
+		"0FETCH_PARAM] to host:[0STORE_F0 1STORE_GRAD 0STORE_GRAD]]"
 	if got := fmt.Sprint(spans); got != want {
 		t.Errorf("spans\n%v\nwant\n%v", got, want)
 	}
 	for _, stream := range []string{"to host", "to device"} {
-		if share := trace.Overlap(trace.Of(r.Spans(), 0, stream), trace.Of(r.Spans(), 0, "compute")); stream == "to host" && share != 0 {
+		if share := trace.Overlap(trace.Of(r.Spans(), 0, stream), trace.Of(r.Spans(), 0, "compute")); stream == "to "+
+			"host" && share != 0 {
 			t.Errorf("%g of the time of %q is also the device's, which should wait", share, stream)
 		}
 	}
 }
 
-// TestPlan has the lists: nothing between a block's forward pass again and its backward pass, which are one program, and states
-// that come right before their update, or behind passes of other blocks.
+// TestPlan checks the lists: nothing between a block's recomputation and its backward pass, which are one program, and
+// states that arrive right before their update, or after passes of other blocks.
 func TestPlan(t *testing.T) {
 	recipe := train.Recipe{Model: toy.Layers(3, false), Optimizer: momentum}
 	for ahead, want := range []string{
-		"0F0 0STORE_F0 WAIT_0STORE_F0 1F0 1STORE_F0 WAIT_1STORE_F0 2F0 2B0 2FETCH_STATE 2U0 2STORE_STATE WAIT_2STORE_STATE " +
-			"1FETCH_F0 1R0 1B0 1FETCH_STATE 1U0 1STORE_STATE WAIT_1STORE_STATE 0FETCH_F0 0R0 0B0 0FETCH_STATE 0U0 0STORE_STATE WAIT_0STORE_STATE",
+		"0F0 0STORE_F0 WAIT_0STORE_F0 1F0 1STORE_F0 WAIT_1STORE_F0 2F0 2B0 2FETCH_STATE 2U0 2STORE_STATE " +
+			"WAIT_2STORE_STATE " +
+			"1FETCH_F0 1R0 1B0 1FETCH_STATE 1U0 1STORE_STATE WAIT_1STORE_STATE 0FETCH_F0 0R0 0B0 0FETCH_STATE 0U0 " +
+			"0STORE_STATE WAIT_0STORE_STATE",
 		"0F0 0STORE_F0 1F0 1STORE_F0 WAIT_0STORE_F0 2F0 2FETCH_STATE 1FETCH_F0 2B0 2U0 2STORE_STATE " +
-			"1FETCH_STATE 0FETCH_F0 1R0 1B0 1U0 1STORE_STATE WAIT_2STORE_STATE 0FETCH_STATE 0R0 0B0 0U0 0STORE_STATE WAIT_1STORE_STATE",
+			"1FETCH_STATE 0FETCH_F0 1R0 1B0 1U0 1STORE_STATE WAIT_2STORE_STATE 0FETCH_STATE 0R0 0B0 0U0 0STORE_STATE " +
+			"WAIT_1STORE_STATE",
 	} {
 		p, err := offload.Options{Host: offload.Host{Optimizer: true, Activations: true, Prefetch: ahead}}.Plan(recipe)
 		check(t, err)

@@ -7,9 +7,9 @@ import (
 )
 
 // Inputs rewrites a plan so that the inputs of blocks are in host memory between their passes: they are stored after
-// the forward pass, and fetched ahead passes before the next use (vDNN, Rhu et al. 2016, §III; for recomputed blocks
-// P_a+cpu, Rajbhandari et al. 2020, "ZeRO", §6.1). At most ahead stores are under way beside the passes. Inputs of
-// blocks whose next pass follows at once stay on the device.
+// the forward pass, and fetched for the next use, as many passes early as ahead says (vDNN, Rhu et al. 2016, §III; for
+// recomputed blocks P_a+cpu, Rajbhandari et al. 2020, "ZeRO", §6.1). At most that many stores run beside the passes.
+// Inputs of blocks whose next pass follows at once stay on the device.
 func Inputs(p *step.Plan, ahead int) *step.Plan {
 	q := p.Clone()
 	for r, list := range p.Ranks {
@@ -20,7 +20,8 @@ func Inputs(p *step.Plan, ahead int) *step.Plan {
 				continue
 			}
 			next := i + 1 + slices.IndexFunc(list[i+1:], func(other step.Op) bool {
-				return other.Kind.Pass() && other.Kind != step.Update && other.Block == op.Block && other.Micro == op.Micro
+				return other.Kind.Pass() && other.Kind != step.Update && other.Block == op.Block &&
+					other.Micro == op.Micro
 			})
 			if number[next] <= number[i]+1 { // no next pass, or it follows at once
 				continue
@@ -76,14 +77,15 @@ func UpdateAtOnce(p *step.Plan) *step.Plan {
 			}
 			return nil, behind
 		})
-		q.Ranks[r] = slices.DeleteFunc(q.Ranks[r], func(op step.Op) bool { return op.Kind == step.Update && op.Unit < 0 })
+		q.Ranks[r] = slices.DeleteFunc(q.Ranks[r],
+			func(op step.Op) bool { return op.Kind == step.Update && op.Unit < 0 })
 	}
 	return q
 }
 
 // States rewrites a plan so that optimizer states are in host memory: each unit is updated as soon as its gradients are
-// complete, with its states fetched ahead passes before and stored after it. At most ahead stores are under way beside
-// the passes.
+// complete, with its states fetched before, as many passes early as ahead says, and stored after it. At most that many
+// stores run beside the passes.
 func States(p *step.Plan, ahead int) *step.Plan {
 	q := UpdateAtOnce(p)
 	for r, list := range q.Ranks {
@@ -117,7 +119,7 @@ func States(p *step.Plan, ahead int) *step.Plan {
 // Updates rewrites a plan so that the host updates, with the optimizer states and master weights in its memory (Ren et
 // al. 2021, "ZeRO-Offload", §4.1): a unit's gradients are stored as soon as they are complete, the host updates where
 // the plan has an update, and the new parameters are fetched. After [UpdateAtOnce] all of this runs beside the passes
-// of other blocks. At most ahead stores are under way beside the passes.
+// of other blocks. Ahead is the maximal number of stores that run beside the passes.
 func Updates(p *step.Plan, ahead int) *step.Plan {
 	q := p.Clone()
 	for r := range p.Ranks {
@@ -127,7 +129,8 @@ func Updates(p *step.Plan, ahead int) *step.Plan {
 				before = append(before, step.Op{Kind: step.HostUpdate, Unit: op.Unit, Micro: op.Micro})
 				for _, u := range p.UnitsOn(r) {
 					if op.Unit < 0 || op.Unit == u {
-						before = append(before, step.Op{Kind: step.Fetch, What: step.Parameters, Unit: u, Micro: op.Micro})
+						before = append(before, step.Op{Kind: step.Fetch, What: step.Parameters, Unit: u,
+							Micro: op.Micro})
 					}
 				}
 			}

@@ -65,8 +65,7 @@ func (f Flat) alignsBlocks(_ []int, block int) bool { return f.Length%block == 0
 // at returns the index of each element in the flattened parameter.
 func (f Flat) at() *graph.Node {
 	if f.Offset == nil || !f.Offset.IsScalar() || !f.Offset.DType().IsInt() {
-		panic(errors.New("optim: this optimizer needs the first element of a flat part: set Offset to an integer " +
-			"scalar"))
+		panic(errors.New("optim: this optimizer needs a flat part's first element: set Offset to an integer scalar"))
 	}
 	from := graph.ConvertDType(f.Offset, dtypes.Int64) // a parameter may have more than 2³¹ elements
 	return graph.Add(graph.Iota(from.Graph(), shapes.Make(dtypes.Int64, f.Length), 0), from)

@@ -11,7 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Group is the optimizer, in [Grouped], of the parameters for which Has returns true.
+// Group is a parameter group of [Grouped]: the parameters for which Has returns true, and their optimizer.
 type Group struct {
 	Has       func(param params.Spec) bool
 	Optimizer Optimizer

@@ -18,7 +18,7 @@ import (
 // allOptimizers are all optimizers, and combinations of them.
 func allOptimizers() []optimizerCase {
 	eight := optim.Adam8bitOptimizer{AdamWOptimizer: optim.AdamW(0.01), Block: 4, Least: 1}
-	return append(exactRules(),
+	return append(exactOptimizers(),
 		optimizerCase{name: "Adam8bit", opt: eight, onXLA: true},
 		optimizerCase{name: "Grouped and scheduled", opt: optim.Scheduled(
 			optim.Grouped(optim.SGD(1), optim.Group{Has: optim.Named("w"), Optimizer: optim.Adafactor(0)}),

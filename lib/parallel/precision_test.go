@@ -147,13 +147,13 @@ func TestRulesRefused(t *testing.T) {
 		want   string
 	}{
 		"adafactor": {train.Recipe{Optimizer: optim.Adafactor(1e-2)}, both,
-			"the optimizer's tok.rows (Float32)[11] is not of the shape of"},
+			"the optimizer's tok.rows (Float32)[11] does not have the shape of"},
 		"lamb": {train.Recipe{Optimizer: optim.LAMB(1e-2)}, both,
 			"choose one of the two, or an optimizer that does not"},
 		"adam8bit": {train.Recipe{Optimizer: optim.Adam8bit(1e-2)}, parallel.Layout{Tensor: 2},
 			"the optimizer keeps numbers of blocks of"},
 		"stochastic rounding": {train.Recipe{Optimizer: optim.SGD(1), Precision: rounding}, both,
-			"stochastic rounding numbers the elements"},
+			"stochastic rounding needs contiguous elements"},
 	} {
 		model := small(1)
 		model.Width = 32 // large enough for blocks of 8-bit states

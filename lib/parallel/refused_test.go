@@ -45,7 +45,7 @@ func TestRefused(t *testing.T) {
 		layout parallel.Layout
 		want   string
 	}{
-		"no rule":            {train.Recipe{Model: toys.Model}, parallel.Layout{}, "the recipe has no model or no rule"},
+		"no rule":            {train.Recipe{Model: toys.Model}, parallel.Layout{}, "the recipe has no model or no optimizer"},
 		"a program's copies": {replicated, parallel.Layout{}, "Recipe.Replicas is set"},
 		"no chain":           {whole, parallel.Layout{Pipe: 2}, "1 blocks cannot be 2 stages"},
 		"shares nothing": {toys, parallel.Layout{Tensor: 2, Ring: 3},
@@ -63,7 +63,7 @@ func TestRefused(t *testing.T) {
 			"the cut [1 2] is for 3 blocks, and the model has 4"},
 		"an empty stage": {toys, parallel.Layout{Pipe: 2, Cut: []int{4, 0}}, "the cut [4 0] gives stage 1 0 blocks"},
 		"more devices": {toys, parallel.Layout{Pipe: 3, Data: 3},
-			"the layout has 9 devices, and the backend 8: open more with xla.Devices"},
+			"the layout needs 9 devices, the backend has 8: open more with xla.Devices"},
 	} {
 		checkError(t, name, begin(devices(), c.recipe, c.layout), c.want)
 	}

@@ -16,9 +16,10 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// TestFaults has a rank fail, panic, stall or be cancelled, before a step and where it pushes the first, the middle or the
-// last bucket, in every form. Every other rank gets an error that names it, within the group's timeout. Asynchronous ranks do
-// not wait for each other in a step: they notice in the next call that all make, here of the mean of the losses.
+// TestFaults has a rank fail, panic, stall or be cancelled, before a step and where it pushes the first, the middle or
+// the last bucket, in every form. Every other rank gets an error that names it, within the group's timeout.
+// Asynchronous ranks do not wait for each other in a step: they notice in the next call that all make, here of the mean
+// of the losses.
 func TestFaults(t *testing.T) {
 	for form := range toyForms {
 		t.Run(form, func(t *testing.T) {
@@ -42,7 +43,7 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// pusher is a rank that is a train.Trainer: the loss of its steps is that of the whole batch.
+// pusher is a rank as a train.Trainer: the loss of its steps is that of the full batch.
 type pusher struct {
 	*paramserver.Rank
 	g group.Group
@@ -56,7 +57,8 @@ func (p *pusher) Step(ctx context.Context, inputs, targets *tensors.Tensor) (tra
 	return m.Metrics, err
 }
 
-// TestEndedContext has ranks begin a step when another has failed and their context has ended: they still say who it was.
+// TestEndedContext has ranks begin a step after another has failed and their context has ended: their errors still name
+// it.
 func TestEndedContext(t *testing.T) {
 	for form := range toyForms {
 		e := warm(t, form)

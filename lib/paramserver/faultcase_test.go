@@ -18,8 +18,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// The tests of faults and of what comes after them share three devices and one engine for each form: most of their time is
-// the compiler's.
+// The tests of faults and of what comes after them share three devices and one engine for each form: most of their time
+// is the compiler's.
 const world = 3
 
 var (
@@ -68,13 +68,13 @@ func warm(t *testing.T, form string) *paramserver.Engine {
 	return e
 }
 
-// toyRows are batches of two rows for each micro-batch.
+// toyRows are batches of two examples for each micro-batch.
 func toyRows(form string, ranks int) source {
 	return toySource(2 * ranks * max(1, toyForms[form].Accumulate))
 }
 
-// only is a rank's view of a group that leaves to a trap what a rank does in the same order each time: the servers beside it
-// do the rest.
+// only is a rank's view of a group that leaves to a trap what a rank does in the same order each time: the servers
+// beside it do the rest.
 type only struct {
 	traintest.Trap
 	on func(call group.Call) bool
@@ -90,13 +90,13 @@ func (o *only) Do(ctx context.Context, call group.Call) error {
 	return o.Group.Do(ctx, call)
 }
 
-// pushes says whether a call announces to a server a bucket, which follows.
+// pushes reports whether a call announces a bucket to a server.
 func pushes(call group.Call) bool {
 	return call.Kind == group.KindSend && call.Type == group.Int64 && *(*int64)(call.In.Data) == 0
 }
 
-// names says what is wrong with another rank's error: it has the failure of a group, or what the victim itself has returned, which
-// ends the context in which the others compute.
+// names checks that another rank's error has the failure of a group, or the victim's own error, which ends the context
+// in which the others compute.
 func names(victim int, err error) error {
 	if err != nil && strings.Contains(err.Error(), fmt.Sprintf("rank %d: %v", victim, traintest.ErrLuck)) {
 		return nil

@@ -20,8 +20,8 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// TestForms trains with servers that wait: within rounding what one device learns from the whole batches, by one program, and the
-// same bits whatever the buckets and servers are, also where the host does not reach the devices' memory.
+// TestForms trains with servers that wait: within rounding of one device with the full batches, with the same bits
+// whatever the buckets and servers, also if the host cannot access the devices' memory.
 func TestForms(t *testing.T) {
 	const steps, staged = 6, 4
 	backend := devicetest.Open(t, 8)
@@ -32,7 +32,8 @@ func TestForms(t *testing.T) {
 				return toy.Batch(i, 2*world)
 			})
 			var first result
-			for i, o := range []paramserver.Options{{}, {BucketBytes: 160}, {BucketBytes: 160, Servers: 1}, {Recompute: true},
+			for i, o := range []paramserver.Options{{}, {BucketBytes: 160}, {BucketBytes: 160, Servers: 1},
+				{Recompute: true},
 				staged: {BucketBytes: 160, Servers: 2}} {
 				o.Servers = min(o.Servers, world)
 				e := newEngine(t, backend, recipe, o)
@@ -51,7 +52,8 @@ func TestForms(t *testing.T) {
 				}
 				for step, loss := range got.losses {
 					if math.Abs(loss/metrics[step].Loss-1) > 1e-5 {
-						t.Errorf("tied %v, %d ranks, %+v, step %d: loss %v, want %v", tied, world, o, step, loss, metrics[step].Loss)
+						t.Errorf("tied %v, %d ranks, %+v, step %d: loss %v, want %v", tied, world, o, step, loss,
+							metrics[step].Loss)
 					}
 				}
 			}
@@ -59,7 +61,7 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestSumLoss trains on a loss that is a sum over the rows.
+// TestSumLoss trains on a loss that is a sum over the examples.
 func TestSumLoss(t *testing.T) {
 	const world = 4
 	backend := devicetest.Open(t, world)
@@ -68,8 +70,11 @@ func TestSumLoss(t *testing.T) {
 		return graph.ReduceAllSum(graph.Square(graph.Sub(y, targets)))
 	}
 	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(0.01)}
-	want, metrics := traintest.Alone(t, backend, recipe, 5, func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 2*world) })
-	got := together(t, newEngine(t, backend, recipe, paramserver.Options{SumLoss: true, Accumulate: 2}), world, 5, toySource(2*world))[0]
+	want, metrics := traintest.Alone(t, backend, recipe, 5, func(i int) (*tensors.Tensor, *tensors.Tensor) {
+		return toy.Batch(i, 2*world)
+	})
+	got := together(t, newEngine(t, backend, recipe, paramserver.Options{SumLoss: true, Accumulate: 2}), world, 5,
+		toySource(2*world))[0]
 	if off := traintest.Apart(t, want, got.params); !(off <= 8) {
 		t.Errorf("%g units from one device", off)
 	}
@@ -100,9 +105,10 @@ func TestRefused(t *testing.T) {
 		"scaling":      {scaled, paramserver.Options{}, 4, "scale losses"},
 		"no model":     {train.Recipe{Optimizer: optim.SGD(1)}, paramserver.Options{}, 4, "no model"},
 		"rows":         {plain, paramserver.Options{}, 3, "3 examples for 2 data-parallel devices"},
-		"micro":        {plain, paramserver.Options{Accumulate: 2}, 2, "2 examples for 2 data-parallel devices with 2 micro-batches"},
-		"picky":        {picky, paramserver.Options{}, 4, "not this batch"},
-		"unlike":       {unlike, paramserver.Options{}, 4, "not one function"},
+		"micro": {plain, paramserver.Options{Accumulate: 2}, 2,
+			"2 examples for 2 data-parallel devices with 2 micro-batches"},
+		"picky":  {picky, paramserver.Options{}, 4, "not this batch"},
+		"unlike": {unlike, paramserver.Options{}, 4, "not one function"},
 	} {
 		e, err := paramserver.NewEngine(backend, c.r, c.o)
 		if err == nil {
@@ -125,13 +131,14 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 	}
-	if _, err := paramserver.NewEngine(nil, plain, paramserver.Options{}); err == nil || !strings.Contains(err.Error(), "xla.Open") {
+	if _, err := paramserver.NewEngine(nil, plain, paramserver.Options{}); err == nil ||
+		!strings.Contains(err.Error(), "xla.Open") {
 		t.Errorf("no backend: %v", err)
 	}
 }
 
-// TestAsync trains without waiting: one rank is never stale and learns what it learns where servers wait, bit for bit; several
-// learn, too, and see each other's updates late.
+// TestAsync trains without waiting: one rank is never stale and learns what it learns where servers wait, bit for bit;
+// several learn, too, and see each other's updates late.
 func TestAsync(t *testing.T) {
 	const steps = 30
 	backend := devicetest.Open(t, 4)
@@ -163,8 +170,8 @@ func TestAsync(t *testing.T) {
 			t.Errorf("rank %d: staleness %v, losses %v", r, s, results[r].losses)
 		}
 	}
-	// All ranks begin with the same parameters: the first gradients of the second rank to push have missed one update, those of the
-	// third two, and so on.
+	// All ranks begin with the same parameters: the first gradients of the second rank to push have missed one update,
+	// those of the third two, and so on.
 	if least := float64(world * (world - 1) / 2); stale < least-1e-9 {
 		t.Errorf("staleness %v in all, want at least %v", stale, least)
 	}
@@ -175,20 +182,24 @@ type lonely struct{ group.Group }
 
 func (lonely) Do(context.Context, group.Call) error { return nil }
 
-// TestKinds trains in the types that precisions keep and sum in, and a model with buffers: within rounding what one device learns.
+// TestKinds trains in each precision, and a model with buffers: within rounding of one device.
 func TestKinds(t *testing.T) {
 	const world, steps = 3, 4
 	backend := devicetest.Open(t, world)
-	mixed, pure := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(1e-2)}, train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.1)}
+	mixed, pure := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(1e-2)},
+		train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.1)}
 	mixed.Precision, _ = precision.ParsePolicy("bf16")
 	mixed.Precision.Reduce = dtypes.BFloat16
 	pure.Precision, _ = precision.ParsePolicy("bf16-pure")
 	for name, c := range map[string]struct {
 		recipe train.Recipe
 		units  float64 // of float32, of which a bfloat16's last place has 2¹⁶
-	}{"mixed": {mixed, 1 << 16}, "pure": {pure, 1 << 16}, "buffers": {train.Recipe{Model: toy.Buffered(0.5), Optimizer: optim.AdamW(1e-2)}, 8}} {
+	}{"mixed": {mixed, 1 << 16}, "pure": {pure, 1 << 16},
+		"buffers": {train.Recipe{Model: toy.Buffered(0.5), Optimizer: optim.AdamW(1e-2)}, 8}} {
 		recipe := c.recipe
-		want, _ := traintest.Alone(t, backend, recipe, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 4*world) })
+		want, _ := traintest.Alone(t, backend, recipe, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) {
+			return toy.Batch(i, 4*world)
+		})
 		o := paramserver.Options{BucketBytes: 160, Accumulate: 2, Servers: 2}
 		got := together(t, newEngine(t, backend, recipe, o), world, steps, toySource(4*world))[0]
 		if off := traintest.Apart(t, want, got.params); !(off <= c.units) {

@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// init makes a process that mpirun started a rank, which trains in some forms and says what it ends with.
+// init makes a process that mpirun started a rank, which trains in some forms and prints its results.
 func init() {
 	if os.Getenv(envRank) != "" {
 		mpitest.Rank(asProcess)

@@ -23,16 +23,17 @@ var processForms = []string{"servers"}
 func digest(r result) string {
 	h := sha256.New()
 	for _, s := range toyRecipe.Model.Params() {
-		if err := binary.Write(h, binary.LittleEndian, tensors.MustCopyFlatData[float32](r.params[s.Name])); err != nil {
+		if err := binary.Write(h, binary.LittleEndian,
+			tensors.MustCopyFlatData[float32](r.params[s.Name])); err != nil {
 			panic(err)
 		}
 	}
 	return fmt.Sprintf("%x, losses %v", h.Sum(nil)[:8], r.losses)
 }
 
-// TestProcesses trains by processes under mpirun and by goroutines. Three ranks' sums come out the same, bit for bit: servers
-// add in the order of the ranks. A machine without Open MPI and without the means to get it skips
-// the test; CI and root never do.
+// TestProcesses trains by processes under mpirun and by goroutines. Three ranks' sums come out the same, bit for bit:
+// servers add in the order of the ranks. A machine without Open MPI and without the means to get it skips the test; CI
+// and root never do.
 func TestProcesses(t *testing.T) {
 	program := systest.BuildRanks(t, t.TempDir())
 	output, _, err := systest.Ranks(t, envRank+"=1", "mpirun", "-n", fmt.Sprint(world), "--oversubscribe", program)

@@ -53,7 +53,8 @@ func (o Options) Validate() error {
 		least int64
 	}{{"BucketBytes", o.BucketBytes, 1}, {"Accumulate", int64(o.Accumulate), 1}, {"Servers", int64(o.Servers), 0}} {
 		if n.value < n.least {
-			return fmt.Errorf("paramserver: Options.%s is %d: set it to at least %d, or to 0 for the default", n.name, n.value, n.least)
+			return fmt.Errorf("paramserver: Options.%s is %d: set it to at least %d, or to 0 for the default", n.name,
+				n.value, n.least)
 		}
 	}
 	return nil
@@ -66,10 +67,11 @@ func (o Options) validFor(r train.Recipe) error {
 	}
 	switch {
 	case r.Replicas != nil:
-		return errors.New("paramserver: Recipe.Replicas is set, which is for one program on several devices: leave it nil")
+		return errors.New("paramserver: Recipe.Replicas is set, which is for one program on several devices: leave " +
+			"it nil")
 	case r.Clip > 0 || r.Precision.Scaling != precision.Scaling{} || r.Precision.StochasticUpdate:
-		return errors.New("paramserver: a server has a part of the gradients only, so it cannot clip them (Recipe.Clip), " +
-			"scale losses or round updates stochastically (Recipe.Precision): leave these out")
+		return errors.New("paramserver: a server has a part of the gradients only, so it cannot clip them " +
+			"(Recipe.Clip), scale losses or round updates stochastically (Recipe.Precision): leave these out")
 	}
 	return nil
 }

@@ -28,8 +28,8 @@ type Rank struct {
 
 // Metrics is what a step reports.
 type Metrics struct {
-	// Metrics has the loss of the rank's own shard of the batch, before the update, and nothing else; use [Mean] for the
-	// loss of the full batch.
+	// Metrics has the loss of the rank's own shard of the batch, before the update, and nothing else; use [Mean] for
+	// the loss of the full batch.
 	train.Metrics
 	// Staleness is the number of updates, by other ranks' gradients, that the parameters had seen when this rank's
 	// gradients were applied and this rank had not: the mean over the buckets. It is 0 without [Options.Async].

@@ -55,7 +55,8 @@ func together(t *testing.T, e *paramserver.Engine, world, steps int, batches sou
 }
 
 // steady makes steps on one rank, and closes it.
-func steady(ctx context.Context, g group.Group, rank *paramserver.Rank, steps int, batches source) (own result, err error) {
+func steady(ctx context.Context, g group.Group, rank *paramserver.Rank, steps int, batches source) (own result,
+	err error) {
 	for range steps {
 		inputs, targets, err := batches(rank.Steps())
 		if err != nil {

@@ -22,7 +22,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// leg is a part of a run: so many ranks of a form, which go on from the last checkpoint in a folder if there is one.
+// leg is a part of a run: ranks of a form, which continue from the last checkpoint in a folder if there is one.
 type leg struct {
 	form  string
 	ranks int
@@ -108,7 +108,7 @@ func stateOf(t *testing.T, dir string, r train.Recipe, step int) []*tensors.Tens
 	return state
 }
 
-// mustEqual compares whole states: parameters, the optimizer's and the counters.
+// mustEqual compares full states: parameters, optimizer states and counters.
 func mustEqual(t *testing.T, name string, got, want []*tensors.Tensor) {
 	t.Helper()
 	for i, s := range toyRecipe.State() {
@@ -126,8 +126,8 @@ func span(from, to int) (numbers []int) {
 	return numbers
 }
 
-// TestResume kills a rank two steps after a checkpoint. A new group goes on from there: the batches since come again, and no
-// other, and the state at the end is that of a run without interruption, bit for bit, but with asynchronous servers.
+// TestResume kills a rank two steps after a checkpoint. A new group resumes from there: only the batches since then are
+// repeated, and the final state has the bits of a run without interruption, unless servers are asynchronous.
 func TestResume(t *testing.T) {
 	const end = 9
 	for form := range toyForms {
@@ -147,7 +147,8 @@ func TestResume(t *testing.T) {
 		}
 		for r := range world {
 			// A survivor may hear of the death before or after it asks for the batch of that step.
-			if got := before[r]; !slices.Equal(got, span(0, len(got))) || len(got) < 7 || len(got) > 9 || !slices.Equal(after[r], span(6, end)) {
+			if got := before[r]; !slices.Equal(got, span(0, len(got))) || len(got) < 7 || len(got) > 9 ||
+				!slices.Equal(after[r], span(6, end)) {
 				t.Errorf("%s: rank %d asked for %v, and after the checkpoint for %v", form, r, got, after[r])
 			}
 		}
@@ -159,7 +160,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// TestExchange has ranks load what one program on one device has saved, and the other way round.
+// TestExchange has ranks load the checkpoint of one device, and the reverse.
 func TestExchange(t *testing.T) {
 	run := alonePart(t, toyRecipe)
 	dir := t.TempDir()
@@ -211,8 +212,7 @@ func alonePart(t *testing.T, r train.Recipe) *train.Run {
 	return run
 }
 
-// TestRefusedCheckpoints has rank 0 unable to save and to load: that is an error on all ranks, which go on as if nothing had
-// been asked.
+// TestRefusedCheckpoints has rank 0 unable to save and to load: all ranks get an error and can continue.
 func TestRefusedCheckpoints(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

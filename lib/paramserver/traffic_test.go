@@ -40,7 +40,8 @@ func sent(t *testing.T, e *paramserver.Engine, world, rows int) []plan.Load {
 				return err
 			}
 			if n := traffic[paramserver.BetweenRanks]; n == 0 || n > int64(g.Total().Bytes) {
-				t.Errorf("rank %d: %d bytes of traffic in a step, and %d were sent in all", g.Rank(), n, g.Total().Bytes)
+				t.Errorf("rank %d: %d bytes of traffic in a step, and %d were sent in all", g.Rank(), n,
+					g.Total().Bytes)
 			}
 			own, total := &loads[g.Rank()], g.Total()
 			own.Messages, own.Bytes = total.Messages-own.Messages, total.Bytes-own.Bytes
@@ -52,8 +53,8 @@ func sent(t *testing.T, e *paramserver.Engine, world, rows int) []plan.Load {
 	return loads
 }
 
-// TestStream has each rank send another one message at a time, each with the data that it announces right behind it, and
-// receive in the same way: of any pair of which one has a server, and of no other.
+// TestStream checks that each rank sends another one message at a time, each followed by its data, and receives in the
+// same way: only if one of them has a server.
 func TestStream(t *testing.T) {
 	const world, servers = 4, 2
 	backend := devicetest.Open(t, world)
@@ -74,7 +75,8 @@ func TestStream(t *testing.T) {
 				for other := range ways {
 					talk := other != g.Rank() && min(other, g.Rank()) < servers
 					if w := &ways[other]; w.follows != 0 || w.ended != talk {
-						t.Errorf("async %v: %v of rank %d with rank %d: %+v at the end", async, kind, g.Rank(), other, w)
+						t.Errorf("async %v: %v of rank %d with rank %d: %+v at the end", async, kind, g.Rank(), other,
+							w)
 					}
 				}
 			}
@@ -121,7 +123,8 @@ func (s *streams) Do(ctx context.Context, call group.Call) error {
 		s.t.Errorf("rank %d: %v with rank %d behind the last message", s.Rank(), call.Kind, call.Peer)
 	case w.follows > 0:
 		if bytes != w.follows {
-			s.t.Errorf("rank %d: %v of %d bytes with rank %d, want the %d announced", s.Rank(), call.Kind, bytes, call.Peer, w.follows)
+			s.t.Errorf("rank %d: %v of %d bytes with rank %d, want the %d announced", s.Rank(), call.Kind, bytes,
+				call.Peer, w.follows)
 		}
 		w.follows = 0
 	case bytes != 24:
@@ -135,8 +138,8 @@ func (s *streams) Do(ctx context.Context, call group.Call) error {
 	return err
 }
 
-// TestServerBytes counts what servers and workers send: each bucket's gradients there and its parameters back, but for the
-// server's own, and 24 bytes before each.
+// TestServerBytes counts what servers and workers send: each bucket's gradients there and its parameters back, but for
+// the server's own, and 24 bytes before each.
 func TestServerBytes(t *testing.T) {
 	const worlds = 5
 	backend := devicetest.Open(t, worlds)
@@ -158,7 +161,8 @@ func TestServerBytes(t *testing.T) {
 					}
 				}
 				if load.Bytes != want {
-					t.Errorf("async %v, %d servers: rank %d sends %d bytes, want %d", async, servers, rank, load.Bytes, want)
+					t.Errorf("async %v, %d servers: rank %d sends %d bytes, want %d", async, servers, rank, load.Bytes,
+						want)
 				}
 			}
 		}

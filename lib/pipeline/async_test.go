@@ -17,10 +17,10 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A second implementation of asynchronous training, as plain as it can be: lists of versions of each stage's
-// parameters, whole models made of them, and the papers' formulas.
+// A second implementation of asynchronous training, as plain as possible: lists of versions of each stage's
+// parameters, full models made of them, and the papers' formulas.
 
-// free is a recipe of four blocks with no parameter in common, and a rule that keeps nothing.
+// free is a recipe of four blocks without shared parameters, and an optimizer without states.
 func free() train.Recipe {
 	return train.Recipe{Model: toy.Layers(4, false), Optimizer: optim.SGD(freeRate)}
 }
@@ -50,7 +50,7 @@ func (h *history) learn(grads [][]float32) {
 	}
 }
 
-// slope computes gradients of the whole model on one device.
+// slope computes gradients of the full model on one device.
 type slope struct {
 	t       *testing.T
 	program *xla.Portable
@@ -77,7 +77,8 @@ func (s slope) of(h *history, inputs, targets *tensors.Tensor, versionOf func(st
 	args := make([]any, len(tree), len(tree)+2)
 	for stage, params := range h.stages {
 		for k, at := range params {
-			args[at] = tensors.FromFlatDataAndDimensions(h.version(stage, versionOf(stage))[k], tree[at].Shape.Dimensions...)
+			args[at] = tensors.FromFlatDataAndDimensions(h.version(stage, versionOf(stage))[k],
+				tree[at].Shape.Dimensions...)
 		}
 	}
 	out, err := s.program.Call(0, append(args, inputs, targets)...)
@@ -100,7 +101,8 @@ func rowsOf(t *tensors.Tensor, i, m int) *tensors.Tensor {
 }
 
 // asynchronously trains the free recipe in steps that begin with an empty pipeline.
-func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int, m, every, steps int, batches traintest.Batches) result {
+func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int, m, every, steps int,
+	batches traintest.Batches) result {
 	t.Helper()
 	model, n := free().Model.(chain.Model), len(cut)
 	initial, err := model.Init()
@@ -161,8 +163,8 @@ func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int,
 	return r
 }
 
-// TestAsynchronous holds PipeDream, with both ways to choose versions, and PipeDream-2BW against the papers' formulas,
-// and against synchronous training, which learns something else. A rank keeps as many versions as its schedule says.
+// TestAsynchronous compares PipeDream, with both choices of versions, and PipeDream-2BW with the papers' formulas, and
+// with synchronous training, which gives other results. A rank stores as many versions as its schedule says.
 func TestAsynchronous(t *testing.T) {
 	const steps, m = 2, 8
 	backend, batches := devices(t), toyBatches(m*microRows)

@@ -12,7 +12,7 @@ package pipeline
 //	gpipe, 1f1b      d-1 of m+d-1 (Narayanan et al. 2021, "Efficient Large-Scale Language Model Training …", §2.2.1)
 //	interleaved      d-1 of v·m+d-1 (the same, §2.2.2)
 //	breadth-first    d-1 of v·m+d-1 where m >= d; else each chunk but the first waits for d-m micro-batches
-//	looped           d-1 of v·m+d-1 where d divides m; else each chunk but the first waits for what the last group lacks
+//	looped           d-1 of v·m+d-1 where d divides m; else each chunk but the first waits for d-m%d micro-batches
 //	zb-h1            d-1 of 3m+d-1 where m >= d (Qi et al. 2023, §2.1 and §2.3); for fewer, d-m more
 //	zb-h2            0 where m >= 2d-1 (§2.2); for fewer, 2d-1-m of 3m+2d-1-m
 //	zb-v             0 where m >= 2d-1 (§6); for fewer, the same fraction as zb-h2

@@ -34,8 +34,7 @@ func TestCheckLarge(t *testing.T) {
 	}
 }
 
-// repeated is a schedule whose ranks go through their passes so many times, with nothing between, and update at the
-// end.
+// repeated is a schedule whose ranks repeat their passes, with nothing between, and update at the end.
 func repeated(s *step.Plan, times int) *step.Plan {
 	all := *s
 	all.Micro, all.Every, all.Ranks = s.Micro*times, s.Micro*times, make([][]step.Op, len(s.Ranks))
@@ -66,23 +65,26 @@ func TestStepTimeIsThePeriod(t *testing.T) {
 		}
 		single := simulated(t, s, step.Equal())
 		if got := period(s, step.Equal()); got != single.StepTime {
-			t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: steps follow every %v, StepTime is %v", kind, d, m, v, got, single.StepTime)
+			t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: steps follow every %v, StepTime is %v", kind, d, m, v,
+				got, single.StepTime)
 		}
 		c := randomCosts(random, len(s.Blocks))
 		c.Update = nil
 		if got, most := period(s, c), simulated(t, s, c).StepTime; got > most {
-			t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: steps follow every %v, StepTime is %v", kind, d, m, v, got, most)
+			t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: steps follow every %v, StepTime is %v", kind, d, m, v,
+				got, most)
 		}
 	})
 }
 
-// TestBubble holds simulated schedules to the closed forms, whose unit is a rank's share of the model: a rank computes for
-// 3 of each micro-batch, whatever the number of chunks. So all named schedules can be run, in every small size.
+// TestBubble compares simulated schedules with the closed forms, in units of a third of a rank's time for a
+// micro-batch. All named schedules can run, in every small size.
 func TestBubble(t *testing.T) {
 	sizes(pipeline.Kinds(), 7, 15, 3, func(kind pipeline.Kind, d, m, v int, s *step.Plan, have bool) {
 		idle, total, ok := pipeline.Bubble(kind, d, m, v)
 		if want := have && kind.Synchronous(); ok != want {
-			t.Fatalf("%s, %d ranks, %d micro-batches, %d chunks: a formula is there: %v, want %v", kind, d, m, v, ok, want)
+			t.Fatalf("%s, %d ranks, %d micro-batches, %d chunks: a formula is there: %v, want %v", kind, d, m, v, ok,
+				want)
 		}
 		if !have {
 			return
@@ -95,10 +97,12 @@ func TestBubble(t *testing.T) {
 			return
 		}
 		if want := 3 * float64(m*total) / float64(total-idle); math.Abs(timeline.StepTime-want) > 1e-12*want {
-			t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: a step takes %v, want %v", kind, d, m, v, timeline.StepTime, want)
+			t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: a step takes %v, want %v", kind, d, m, v,
+				timeline.StepTime, want)
 		}
 		if want := float64(idle) / float64(total); math.Abs(timeline.Bubble-want) > 1e-12 {
-			t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: bubble %v, want %v", kind, d, m, v, timeline.Bubble, want)
+			t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: bubble %v, want %v", kind, d, m, v, timeline.Bubble,
+				want)
 		}
 	})
 }
@@ -110,12 +114,15 @@ func TestSimulateShares(t *testing.T) {
 		t.Fatal(err)
 	}
 	slow := step.Costs{Link: func(int, int) float64 { return 2 }, Forward: []float64{1, 2, 3, 4}}
-	parts := step.Costs{Link: func(int, int) float64 { return 6 }, Forward: []float64{1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4, 4}}
+	parts := step.Costs{Link: func(int, int) float64 { return 6 }, Forward: []float64{1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4,
+		4}}
 	shares, err := s.SimulateShares(slow)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if whole := simulated(t, s, parts); shares.StepTime != whole.StepTime/3 || shares.Makespan != whole.Makespan/3 || shares.Spans[5].End != whole.Spans[5].End/3 {
-		t.Errorf("step %v, makespan %v; want a third of %v and %v", shares.StepTime, shares.Makespan, whole.StepTime, whole.Makespan)
+	if whole := simulated(t, s, parts); shares.StepTime != whole.StepTime/3 || shares.Makespan != whole.Makespan/3 ||
+		shares.Spans[5].End != whole.Spans[5].End/3 {
+		t.Errorf("step %v, makespan %v; want a third of %v and %v", shares.StepTime, shares.Makespan, whole.StepTime,
+			whole.Makespan)
 	}
 }

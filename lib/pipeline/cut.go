@@ -39,11 +39,13 @@ func Balance(costs, memory []float64, limit float64, stages int) ([]int, error) 
 	if memory == nil {
 		memory = make([]float64, n)
 	} else if len(memory) != n {
-		return nil, fmt.Errorf("pipeline: the memory of %d blocks and the costs of %d: give both for each block", len(memory), n)
+		return nil, fmt.Errorf("pipeline: the memory of %d blocks and the costs of %d: give both for each block",
+			len(memory), n)
 	}
 	for i := range costs {
 		if !(costs[i] >= 0 && memory[i] >= 0) || math.IsInf(costs[i]+memory[i], 1) {
-			return nil, fmt.Errorf("pipeline: block %d costs %g and needs memory %g: give numbers that are finite and not negative",
+			return nil, fmt.Errorf("pipeline: block %d costs %g and needs memory %g: give numbers that are finite "+
+				"and not negative",
 				i, costs[i], memory[i])
 		}
 	}

@@ -44,8 +44,8 @@ func cuts(n, stages int) (all [][]int) {
 	return all
 }
 
-// bestCut looks at all cuts, and returns one with the least worst cost of those that fit, whose first stage is the
-// shortest of these, and with what is behind it cut in the same way; and the least memory that any cut needs.
+// bestCut tries all cuts. It returns the one with the least cost of the most costly stage, of those that fit, with the
+// shortest first stage, and so on; and the least memory that any cut needs.
 func bestCut(costs, memory []float64, limit float64, stages int) (best []int, room float64) {
 	least := math.Inf(1)
 	room = math.Inf(1)
@@ -78,7 +78,7 @@ func worstOf(values []float64, cut []int) (worst float64) {
 	return worst
 }
 
-// TestBalance holds cuts against all that there are.
+// TestBalance compares cuts with the best of all.
 func TestBalance(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	fitted, refused := 0, 0

@@ -18,9 +18,14 @@ import (
 // With h the rank's distance from its end, "near" the stage h and "far" the stage ranks-1-h, a rank's list is as
 // follows. Pairs are written F+B. A weight gradient by itself is of the oldest micro-batch that waits for it.
 //
-// 1. ranks/2-1-h times: two near F 2. h+1 times: near F, far F 3. ranks/2-1-h times: far I, W, far F 4.
-// microbatches/2-ranks+h+1 times: near F + far B, far F + near B 5. ranks/2-1-h times: far B, far F + near B 6. h+1
-// times: far B, near B; from the middle on I in the place of B 7. ranks/2-1-h times: W, near I 8. h+1 times: W
+//  1. ranks/2-1-h times: two near F
+//  2. h+1 times: near F, far F
+//  3. ranks/2-1-h times: far I, W, far F
+//  4. microbatches/2-ranks+h+1 times: near F + far B, far F + near B
+//  5. ranks/2-1-h times: far B, far F + near B
+//  6. h+1 times: far B, near B; from the middle on I in the place of B
+//  7. ranks/2-1-h times: W, near I
+//  8. h+1 times: W
 func DualPipe(ranks, microbatches int) (*step.Plan, error) {
 	b, err := blank(KindDualPipe, ranks, microbatches, 1, 3)
 	if err != nil {

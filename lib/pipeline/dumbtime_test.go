@@ -6,8 +6,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// A second implementation of time, as plain as it can be, in which a forward pass and a backward pass that follows it are
-// one action, as in DualPipe's paper.
+// A second implementation of time, as plain as it can be, in which a forward pass and a backward pass that follows it
+// are one action, as in DualPipe's paper.
 
 // span is when an action of a rank's list ran.
 type span struct{ start, end int }

@@ -57,7 +57,8 @@ func ExampleZBH1() {
 			log.Fatal(err)
 		}
 		fmt.Print(t)
-		fmt.Printf("%s takes %g, of which it waits %.1f%%, and saves %v\n\n", p.Name, t.StepTime, 100*t.Bubble, t.PeakActivations)
+		fmt.Printf("%s takes %g, of which it waits %.1f%%, and saves %v\n\n", p.Name, t.StepTime, 100*t.Bubble,
+			t.PeakActivations)
 	}
 	// Output:
 	// rank 0 │0  1  2  ·  ·  ·  ·  0b─── 3  1b─── ·  2b─── ·  3b───
@@ -73,7 +74,7 @@ func ExampleZBH1() {
 	// zb-h1 takes 14, of which it waits 14.3%, and saves [3 3 3]
 }
 
-// A head makes the last stage slow, and memory is for one micro-batch more than 1F1B holds.
+// A head makes the last stage slow, and there is memory for one micro-batch more than 1F1B saves.
 func ExampleSearch() {
 	costs := step.Costs{Forward: []float64{2, 2, 3}, InputGrad: []float64{2, 2, 3}, WeightGrad: []float64{2, 2, 3}}
 	best, err := pipeline.Search(3, 6, 1, costs, 4)

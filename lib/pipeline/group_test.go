@@ -25,9 +25,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// TestFaults has ranks of an asynchronous pipeline fail, panic, stall or be cancelled, before a step and in it. Every
-// other rank gets an error that names it; whatever is asked of a rank after that says what to do; and nothing is left
-// on the devices. Pipelines that flush have their faults in internal/engine, those that train together in lib/parallel.
+// TestFaults makes ranks of an asynchronous pipeline fail, panic, stall or be cancelled, before a step and in it. The
+// other rank gets an error that names it; later calls say what to do; and nothing is left on the devices. Faults in
+// other layouts are tested in internal/engine and lib/parallel.
 func TestFaults(t *testing.T) {
 	const m = 4
 	backend := devices(t)
@@ -63,7 +63,7 @@ func stateIn(t testing.TB, dir string) (r result) {
 	return r
 }
 
-// TestAsynchronousCheckpoint goes on from a checkpoint as if it had not been: PipeDream fills the pipeline at each
+// TestAsynchronousCheckpoint resumes from a checkpoint with the same results: PipeDream fills the pipeline in each
 // step.
 func TestAsynchronousCheckpoint(t *testing.T) {
 	const m = 4
@@ -101,7 +101,8 @@ const processes = 4
 var processForms = []struct {
 	kind               pipeline.Kind
 	ranks, m, replicas int
-}{{pipeline.Kind1F1B, 4, 8, 1}, {pipeline.KindZBV, 4, 8, 1}, {pipeline.KindDualPipe, 4, 8, 1}, {pipeline.KindZBH1, 2, 4, 2}}
+}{{pipeline.Kind1F1B, 4, 8, 1}, {pipeline.KindZBV, 4, 8, 1}, {pipeline.KindDualPipe, 4, 8, 1}, {pipeline.KindZBH1, 2, 4,
+	2}}
 
 // trainAndSave is a rank's part.
 func trainAndSave(ctx context.Context, g group.Group, backend *xla.Backend, device int, root string) error {
@@ -110,7 +111,8 @@ func trainAndSave(ctx context.Context, g group.Group, backend *xla.Backend, devi
 		if err != nil {
 			return err
 		}
-		r, err := pipeline.Join(ctx, g, backend, device, deep(true), pipeline.Options{Schedule: s, Replicas: form.replicas})
+		r, err := pipeline.Join(ctx, g, backend, device, deep(true), pipeline.Options{Schedule: s,
+			Replicas: form.replicas})
 		if err != nil {
 			return err
 		}
@@ -152,7 +154,7 @@ func TestProcesses(t *testing.T) {
 // noReplicas is for a program on several devices.
 type noReplicas struct{ train.Replicas }
 
-// TestRefused lists what cannot be, with what the error must say.
+// TestRefused lists invalid options and recipes, with their errors.
 func TestRefused(t *testing.T) {
 	backend := devices(t)
 	oneF, pipeDream := scheduled(t, pipeline.Kind1F1B, 2, 4), scheduled(t, pipeline.KindPipeDream, 2, 4)
@@ -184,8 +186,8 @@ func TestRefused(t *testing.T) {
 		"negative replicas":  {free(), pipeline.Options{Schedule: oneF, Replicas: -1}, "Options.Replicas is -1"},
 		"a cycle":            {free(), on(cyclic), "rank 0"},
 		"a missing pass":     {free(), on(missing), "1F0"},
-		"clipping":           {clipped, on(pipeDream), "Recipe.Clip or loss scaling"},
-		"scaling":            {scaled, on(pipeDream), "Recipe.Clip or loss scaling"},
+		"clipping":           {clipped, on(pipeDream), "Recipe.Clip and loss scaling"},
+		"scaling":            {scaled, on(pipeDream), "Recipe.Clip and loss scaling"},
 		"tied":               {deep(true), on(pipeDream), "ranks [0 1] share scale"},
 		"more devices":       {deep(false), on(scheduled(t, pipeline.KindGPipe, 9, 4)), "9 devices, the backend has 8"},
 	} {
@@ -206,7 +208,8 @@ func TestRefused(t *testing.T) {
 			return r.Close()
 		}, group.Timeout(time.Minute))
 	}
-	checkError(t, "a larger group", join(3, backend, 0), "a group of 3 ranks for 1 pipelines of 2 ranks: use a group of 2")
+	checkError(t, "a larger group", join(3, backend, 0),
+		"a group of 3 ranks for 1 pipelines of 2 ranks: use a group of 2")
 	checkError(t, "no backend to join on", join(2, nil, 0), "the backend is nil")
 	checkError(t, "no such device", join(2, backend, deviceCount), "device 8")
 

@@ -22,7 +22,8 @@ import (
 // TestMeasure measures blocks, and has a schedule simulated with what a cut of them costs. Nothing is left on the
 // device.
 func TestMeasure(t *testing.T) {
-	backend, inputs, targets := devices(t), shapes.Make(dtypes.Float32, microRows, 4), shapes.Make(dtypes.Float32, microRows, 3)
+	backend, inputs, targets := devices(t), shapes.Make(dtypes.Float32, microRows, 4), shapes.Make(dtypes.Float32,
+		microRows, 3)
 	leaks := devicetest.NoLeaks(t, backend)
 	blocks, err := pipeline.Measure(t.Context(), backend, 0, free(), inputs, targets)
 	check(t, err)
@@ -41,7 +42,8 @@ func TestMeasure(t *testing.T) {
 		t.Errorf("blocks that are alike: %+v and %+v", blocks[1], blocks[2])
 	}
 	costs := pipeline.Costs(blocks, []int{1, 3})
-	if want := (blocks[1].Forward + blocks[2].Forward + blocks[3].Forward).Seconds(); math.Abs(costs.Forward[1]-want) > 1e-12 {
+	if want := (blocks[1].Forward + blocks[2].Forward +
+		blocks[3].Forward).Seconds(); math.Abs(costs.Forward[1]-want) > 1e-12 {
 		t.Errorf("the forward pass of the second stage costs %g, want %g", costs.Forward[1], want)
 	}
 	if costs.Activation[0] != float64(blocks[0].Saved) || costs.InputGrad[0] != 0 {

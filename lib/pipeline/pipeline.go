@@ -46,8 +46,8 @@ type Options struct {
 	// (Huang et al. 2019, "GPipe", §2.3). Otherwise all activations that are costly to recompute are saved.
 	Recompute bool
 	// Fused compiles one program for a backward pass that the schedule does not split. It is somewhat faster than the
-	// two programs of its parts, but rounds differently. Without Fused all schedules compute the same bits, except for
-	// parameters that several blocks or several ranks of a pipeline share, as all are in DualPipe.
+	// two programs of its parts, but rounds differently. Without Fused all schedules on several ranks compute the same
+	// bits, except for parameters that several blocks or several ranks of a pipeline share, as all are in DualPipe.
 	Fused bool
 	// Timeout is the maximal time of a block's pass; an update may take twice as long. 0 means group.DefaultTimeout, or
 	// an hour if all ranks are in one process. If a rank takes longer, training fails on all ranks with an error that

@@ -50,7 +50,8 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 				if op.Kind == step.Wait && (op.Of == step.Send || op.Of == step.Recv) {
 					continue
 				}
-				return nil, fmt.Errorf("pipeline: the schedule has %s on rank %d: give it passes, updates and messages only",
+				return nil, fmt.Errorf("pipeline: the schedule has %s on rank %d: give it passes, updates and "+
+					"messages only",
 					schedule.Text(op), r)
 			}
 		}

@@ -23,7 +23,8 @@ func blank(kind Kind, ranks, microbatches, chunks, passes int) (builder, error) 
 			return builder{}, fmt.Errorf("schedule %s: %d %s: ask for at least 1", kind, size.value, size.name)
 		}
 		if size.value > maxPasses {
-			return builder{}, fmt.Errorf("schedule %s: %d %s: ask for at most %d", kind, size.value, size.name, maxPasses)
+			return builder{}, fmt.Errorf("schedule %s: %d %s: ask for at most %d", kind, size.value, size.name,
+				maxPasses)
 		}
 	}
 	// Divisions, since a product may overflow.
@@ -135,8 +136,8 @@ func Interleaved(ranks, microbatches, chunks int) (*step.Plan, error) {
 	if chunks == 1 {
 		return looped(KindInterleaved, ranks, microbatches, 1, ranks, oneFOneB(ranks))
 	}
-	// The first backward pass is that of the last stage for micro-batch 0, which first takes chunks-1 rounds of a group,
-	// and the way to the last rank and back.
+	// The first backward pass is that of the last stage for micro-batch 0, which first takes chunks-1 rounds of a
+	// group, and the way to the last rank and back.
 	p, err := looped(KindInterleaved, ranks, microbatches, chunks, ranks,
 		func(r int) int { return (chunks-1)*ranks + 2*(ranks-r-1) })
 	if err == nil && microbatches%ranks != 0 {

@@ -16,7 +16,8 @@ func TestNew(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%s: %v", kind, err)
 		}
-		if s.Name != string(kind) || len(s.Ranks) != 4 || s.Micro != 8 || (s.Weights == step.Flush) != kind.Synchronous() {
+		if s.Name != string(kind) || len(s.Ranks) != 4 || s.Micro != 8 ||
+			(s.Weights == step.Flush) != kind.Synchronous() {
 			t.Errorf("%s: %s of %d ranks, %d micro-batches, weights %s", kind, s.Name, len(s.Ranks), s.Micro, s.Weights)
 		}
 		for r := range s.Ranks {
@@ -37,7 +38,8 @@ func TestNew(t *testing.T) {
 
 // TestOneChunk: with one chunk a rank the chunked kinds are those without.
 func TestOneChunk(t *testing.T) {
-	for chunked, plain := range map[pipeline.Kind]pipeline.Kind{pipeline.KindInterleaved: pipeline.Kind1F1B, pipeline.KindBreadthFirst: pipeline.KindGPipe, pipeline.KindLooped: pipeline.KindGPipe} {
+	for chunked, plain := range map[pipeline.Kind]pipeline.Kind{pipeline.KindInterleaved: pipeline.Kind1F1B,
+		pipeline.KindBreadthFirst: pipeline.KindGPipe, pipeline.KindLooped: pipeline.KindGPipe} {
 		sizes([]pipeline.Kind{chunked}, 5, 7, 1, func(kind pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
 			want, err := pipeline.NewSchedule(plain, d, m, 0)
 			if err != nil {
@@ -63,8 +65,10 @@ func TestNewErrors(t *testing.T) {
 			{1 << 12, 1 << 13, 0, "ask for fewer"},
 			{4, 8, -1, "-1 chunks a rank"},
 		} {
-			if _, err := pipeline.NewSchedule(kind, c.ranks, c.microbatches, c.chunks); err == nil || !strings.Contains(err.Error(), c.want) {
-				t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: %v, want %q", kind, c.ranks, c.microbatches, c.chunks, err, c.want)
+			if _, err := pipeline.NewSchedule(kind, c.ranks, c.microbatches, c.chunks); err == nil ||
+				!strings.Contains(err.Error(), c.want) {
+				t.Errorf("%s, %d ranks, %d micro-batches, %d chunks: %v, want %q", kind, c.ranks, c.microbatches,
+					c.chunks, err, c.want)
 			}
 		}
 		_, err := pipeline.NewSchedule(kind, 4, 8, 3)
@@ -87,7 +91,8 @@ func TestNewErrors(t *testing.T) {
 		{second(pipeline.TwoBW(4, 8, 2)), "every 2 micro-batches is too often for 4 ranks"},
 		{second(pipeline.TwoBW(4, 9, 3)), "every 3 micro-batches is too often for 4 ranks"},
 		{second(pipeline.TwoBW(4, 10, 4)), "10 micro-batches are no multiple of 4, those of an update: use 12"},
-		{second(pipeline.NewSchedule(pipeline.Kind2BW, 4, 3, 0)), "3 micro-batches are no multiple of 4, those of an update: use 4"},
+		{second(pipeline.NewSchedule(pipeline.Kind2BW, 4, 3, 0)),
+			"3 micro-batches are no multiple of 4, those of an update: use 4"},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
 			t.Errorf("%v, want %q", c.err, c.want)
@@ -107,8 +112,10 @@ func TestFigures(t *testing.T) {
 		{pipeline.Kind1F1B, 0, "F0 F1 F2 F3 B0 F4 B1 F5 B2 F6 B3 F7 B4 B5 B6 B7"},
 		{pipeline.Kind1F1B, 3, "F0 B0 F1 B1 F2 B2 F3 B3 F4 B4 F5 B5 F6 B6 F7 B7"},
 		// The same figure, bottom; ' is the second chunk.
-		{pipeline.KindInterleaved, 0, "F0 F1 F2 F3 F'0 F'1 F'2 F'3 F4 F5 F6 B'0 F7 B'1 F'4 B'2 F'5 B'3 F'6 B0 F'7 B1 B2 B3 B'4 B'5 B'6 B'7 B4 B5 B6 B7"},
-		{pipeline.KindInterleaved, 3, "F0 F1 F2 F3 F'0 B'0 F'1 B'1 F'2 B'2 F'3 B'3 F4 B0 F5 B1 F6 B2 F7 B3 F'4 B'4 F'5 B'5 F'6 B'6 F'7 B'7 B4 B5 B6 B7"},
+		{pipeline.KindInterleaved, 0, "F0 F1 F2 F3 F'0 F'1 F'2 F'3 F4 F5 F6 B'0 F7 B'1 F'4 B'2 F'5 B'3 F'6 B0 F'7 B1 " +
+			"B2 B3 B'4 B'5 B'6 B'7 B4 B5 B6 B7"},
+		{pipeline.KindInterleaved, 3, "F0 F1 F2 F3 F'0 B'0 F'1 B'1 F'2 B'2 F'3 B'3 F4 B0 F5 B1 F6 B2 F7 B3 F'4 B'4 " +
+			"F'5 B'5 F'6 B'6 F'7 B'7 B4 B5 B6 B7"},
 		// Qi et al. 2023, figure 3, top ...
 		{pipeline.KindZBH1, 0, "F0 F1 F2 F3 I0 W0 F4 I1 W1 F5 I2 W2 F6 I3 W3 F7 I4 W4 I5 W5 I6 W6 I7 W7"},
 		{pipeline.KindZBH1, 3, "F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 F6 I6 W3 F7 I7 W4 W5 W6 W7"},
@@ -134,7 +141,8 @@ func TestFigures(t *testing.T) {
 
 // sizes calls do with every schedule that the kinds have up to these sizes, and for the kinds that have none with a
 // blank one and have false.
-func sizes(kinds []pipeline.Kind, ranks, microbatches, chunks int, do func(kind pipeline.Kind, d, m, v int, s *step.Plan, have bool)) {
+func sizes(kinds []pipeline.Kind, ranks, microbatches, chunks int,
+	do func(kind pipeline.Kind, d, m, v int, s *step.Plan, have bool)) {
 	for _, kind := range kinds {
 		for v := 1; v <= chunks && (v == 1 || kind.Chunked()); v++ {
 			for d := 1; d <= ranks; d++ {
@@ -161,21 +169,23 @@ func TestBubbleOfNothing(t *testing.T) {
 // TestBubbleOfPairs finds the bubble that DeepSeek-AI 2024, table 2, publishes for pipeline.DualPipe, (d/2-1)(F&B + B
 // - 3W), where a forward and a backward pass at once take F&B = F + B and end together.
 func TestBubbleOfPairs(t *testing.T) {
-	sizes([]pipeline.Kind{pipeline.KindDualPipe}, 12, 48, 1, func(_ pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
-		if !have {
-			return
-		}
-		const both, back, weight = 3, 2, 1
-		period, busy := dumbPeriod(s)
-		if want := (d/2 - 1) * (both + back - 3*weight); period-busy != want {
-			t.Errorf("%d ranks, %d micro-batches: idle %d, published %d", d, m, period-busy, want)
-		}
-	})
+	sizes([]pipeline.Kind{pipeline.KindDualPipe}, 12, 48, 1,
+		func(_ pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
+			if !have {
+				return
+			}
+			const both, back, weight = 3, 2, 1
+			period, busy := dumbPeriod(s)
+			if want := (d/2 - 1) * (both + back - 3*weight); period-busy != want {
+				t.Errorf("%d ranks, %d micro-batches: idle %d, published %d", d, m, period-busy, want)
+			}
+		})
 }
 
-// TestStash holds the schedules to the memory that their papers give.
+// TestStash compares the memory of schedules with the papers.
 func TestStash(t *testing.T) {
-	kinds := []pipeline.Kind{pipeline.KindGPipe, pipeline.Kind1F1B, pipeline.KindZBH1, pipeline.KindZBH2, pipeline.KindZBV, pipeline.KindDualPipe, pipeline.KindPipeDream}
+	kinds := []pipeline.Kind{pipeline.KindGPipe, pipeline.Kind1F1B, pipeline.KindZBH1, pipeline.KindZBH2,
+		pipeline.KindZBV, pipeline.KindDualPipe, pipeline.KindPipeDream}
 	sizes(kinds, 12, 48, 1, func(kind pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
 		if !have {
 			return
@@ -207,7 +217,8 @@ func TestStash(t *testing.T) {
 }
 
 func ExampleBubble() {
-	for _, kind := range []pipeline.Kind{pipeline.Kind1F1B, pipeline.KindInterleaved, pipeline.KindZBH1, pipeline.KindZBH2} {
+	for _, kind := range []pipeline.Kind{pipeline.Kind1F1B, pipeline.KindInterleaved, pipeline.KindZBH1,
+		pipeline.KindZBH2} {
 		idle, total, _ := pipeline.Bubble(kind, 4, 8, 0)
 		fmt.Printf("%-12s %d/%d\n", kind, idle, total)
 	}
@@ -218,7 +229,8 @@ func ExampleBubble() {
 	// zb-h2        0/24
 }
 
-// TestVersions holds PipeDream's schedules to the papers' rules, for every pass; with a flush all use version 0.
+// TestVersions compares the versions of PipeDream's schedules with the papers, for every pass; with a flush all use
+// version 0.
 func TestVersions(t *testing.T) {
 	sizes(pipeline.Kinds(), 6, 18, 2, func(kind pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
 		if !have {
@@ -242,14 +254,15 @@ func TestVersions(t *testing.T) {
 					want = max(a.Micro/s.Every-1, 0)
 				}
 				if versions[r][i] != want {
-					t.Fatalf("%s, %d ranks, %d micro-batches: rank %d, %v uses version %d, want %d", kind, d, m, r, a, versions[r][i], want)
+					t.Fatalf("%s, %d ranks, %d micro-batches: rank %d, %v uses version %d, want %d", kind, d, m, r, a,
+						versions[r][i], want)
 				}
 			}
 		}
 	})
 }
 
-// TestKeptVersions: as many versions as the papers say.
+// TestKeptVersions compares the number of stored versions with the papers.
 func TestKeptVersions(t *testing.T) {
 	sizes(pipeline.Kinds(), 6, 18, 2, func(kind pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
 		if !have {
@@ -264,7 +277,8 @@ func TestKeptVersions(t *testing.T) {
 				t.Fatalf("%s: rank %d has versions of %d stages, want %d", kind, r, got, want)
 			}
 			for stage, got := range kept[r] {
-				// In the steady state n versions; of few micro-batches all use versions 0 to m-n, and there is the newest.
+				// In the steady state n versions; of few micro-batches all use versions 0 to m-n, and there is the
+				// newest.
 				steady := func(n int) int { return min(n, max(min(2, m), m-n+2)) }
 				want := 1
 				switch kind {

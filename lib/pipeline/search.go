@@ -33,8 +33,7 @@ func Search(ranks, microbatches, chunks int, costs step.Costs, memory float64) (
 		return nil, err
 	}
 	if !(memory >= 0) {
-		return nil, fmt.Errorf("schedule: memory is %v: give the most that a rank may hold, or 0 for no limit",
-			memory)
+		return nil, fmt.Errorf("schedule: memory is %v: give the most that a rank may hold, or 0 for no limit", memory)
 	}
 	limit, least := cmp.Or(memory, math.Inf(1)), math.Inf(1)
 	places := placements(ranks, chunks)

@@ -16,7 +16,9 @@ import (
 func bestNamed(t *testing.T, d, m, v int, c step.Costs, memory float64) (best float64, name pipeline.Kind) {
 	t.Helper()
 	best = math.Inf(1)
-	for _, k := range []pipeline.Kind{pipeline.KindNaive, pipeline.KindGPipe, pipeline.Kind1F1B, pipeline.KindInterleaved, pipeline.KindBreadthFirst, pipeline.KindLooped, pipeline.KindZBH1, pipeline.KindZBH2, pipeline.KindZBV} {
+	for _, k := range []pipeline.Kind{pipeline.KindNaive, pipeline.KindGPipe, pipeline.Kind1F1B,
+		pipeline.KindInterleaved, pipeline.KindBreadthFirst, pipeline.KindLooped, pipeline.KindZBH1, pipeline.KindZBH2,
+		pipeline.KindZBV} {
 		chunks := v
 		if !k.Chunked() {
 			chunks = 0
@@ -32,8 +34,8 @@ func bestNamed(t *testing.T, d, m, v int, c step.Costs, memory float64) (best fl
 	return best, name
 }
 
-// TestSearchRandom holds what is found at random costs to its promises: it can be run, keeps to the memory, and is not
-// slower than any named kind that does. step.Costs are whole numbers, so that nothing is equal but for rounding.
+// TestSearchRandom checks what Search promises, at random costs: the schedule passes Check, keeps to the memory limit,
+// and is not slower than any named schedule that does. Costs are integers, so times are exact.
 func TestSearchRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(9, 10))
 	faster, unfit := 0, 0
@@ -45,7 +47,8 @@ func TestSearchRandom(t *testing.T) {
 		best, name := bestNamed(t, d, m, v, c, memory)
 		if err != nil {
 			if unfit++; !strings.Contains(err.Error(), "one micro-batch at a time takes") || !math.IsInf(best, 1) {
-				t.Errorf("%d ranks, %d micro-batches, %d chunks, memory %v: %v, but %s takes %v", d, m, v, memory, err, name, best)
+				t.Errorf("%d ranks, %d micro-batches, %d chunks, memory %v: %v, but %s takes %v", d, m, v, memory, err,
+					name, best)
 			}
 			continue
 		}
@@ -57,7 +60,8 @@ func TestSearchRandom(t *testing.T) {
 			t.Errorf("%d ranks, %d micro-batches, %d chunks: memory %v, allowed %v", d, m, v, most, memory)
 		}
 		if got.StepTime > best {
-			t.Errorf("%d ranks, %d micro-batches, %d chunks, memory %v: a step of %v, %s takes %v", d, m, v, memory, got.StepTime, name, best)
+			t.Errorf("%d ranks, %d micro-batches, %d chunks, memory %v: a step of %v, %s takes %v", d, m, v, memory,
+				got.StepTime, name, best)
 		}
 		if got.StepTime < best {
 			faster++
@@ -70,11 +74,12 @@ func TestSearchRandom(t *testing.T) {
 		}
 	}
 	if faster < 8 || unfit < 2 {
-		t.Errorf("%d answers are faster than all named kinds and %d questions have none: too few to test anything", faster, unfit)
+		t.Errorf("%d answers are faster than all named kinds and %d questions have none: too few to test anything",
+			faster, unfit)
 	}
 }
 
-// TestSearchFaster lists cases in which no named kind that fits is as fast as what is found. 4 ranks, 8 micro-batches.
+// TestSearchFaster lists cases in which no named schedule that fits is as fast as the result: 4 ranks, 8 micro-batches.
 func TestSearchFaster(t *testing.T) {
 	for _, test := range []struct {
 		name   string
@@ -87,7 +92,8 @@ func TestSearchFaster(t *testing.T) {
 		{"little memory", 1, step.Equal(), 3, 36},
 		// ZB-H1 takes 27 and ZB-H2, which takes 24, needs memory 7.
 		{"memory between ZB-H1 and ZB-H2", 1, step.Equal(), 5, 26},
-		{"an expensive head", 1, step.Costs{Forward: []float64{2, 2, 2, 3}, InputGrad: []float64{2, 2, 2, 3}, WeightGrad: []float64{2, 2, 2, 3}}, 5, math.Inf(1)},
+		{"an expensive head", 1, step.Costs{Forward: []float64{2, 2, 2, 3}, InputGrad: []float64{2, 2, 2, 3},
+			WeightGrad: []float64{2, 2, 2, 3}}, 5, math.Inf(1)},
 		{"slow links", 1, step.Costs{Link: func(int, int) float64 { return 1 }}, 5, math.Inf(1)},
 		{"two chunks", 2, step.Costs{Forward: []float64{1, 3, 1, 1, 2, 1, 1, 1}}, 6, math.Inf(1)},
 	} {
@@ -96,8 +102,10 @@ func TestSearchFaster(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := simulated(t, s, test.costs).StepTime
-		if best, name := bestNamed(t, 4, 8, test.chunks, test.costs, test.memory); got >= best || got > test.most || s.Name != string(pipeline.KindSearch) {
-			t.Errorf("%s: %s takes %v, at most %v was expected, %s takes %v", test.name, s.Name, got, test.most, name, best)
+		if best, name := bestNamed(t, 4, 8, test.chunks, test.costs, test.memory); got >= best || got > test.most ||
+			s.Name != string(pipeline.KindSearch) {
+			t.Errorf("%s: %s takes %v, at most %v was expected, %s takes %v", test.name, s.Name, got, test.most, name,
+				best)
 		}
 	}
 }
@@ -139,7 +147,8 @@ func TestSearchErrors(t *testing.T) {
 		// In a loop 1+1 and 4+4, in a V 1+4 and 4+1.
 		{2, 5, 2, step.Costs{Activation: []float64{1, 4, 1, 4}}, 4.5, "takes 5"},
 	} {
-		if s, err := pipeline.Search(test.d, test.m, test.v, test.c, test.memory); err == nil || !strings.Contains(err.Error(), test.want) {
+		if s, err := pipeline.Search(test.d, test.m, test.v, test.c, test.memory); err == nil ||
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("got %v, error %v, want %q", s, err, test.want)
 		}
 	}
@@ -157,8 +166,8 @@ func simulated(t *testing.T, p *step.Plan, c step.Costs) step.Timeline {
 	return timeline
 }
 
-// randomCosts are whole numbers for each stage, some of them 0, with quarters as the shares that are kept, so that all
-// sums are exact.
+// randomCosts are integers for each stage, some of them 0, and quarters as fractions after InputGrad, so that all sums
+// are exact.
 func randomCosts(random *rand.Rand, stages int) step.Costs {
 	list := func(most int, unit float64) (values []float64) {
 		for range stages {
@@ -166,7 +175,8 @@ func randomCosts(random *rand.Rand, stages int) step.Costs {
 		}
 		return values
 	}
-	c := step.Costs{Forward: list(5, 1), InputGrad: list(5, 1), WeightGrad: list(5, 1), Update: list(3, 1), Activation: list(6, 1), Kept: list(4, 0.25)}
+	c := step.Costs{Forward: list(5, 1), InputGrad: list(5, 1), WeightGrad: list(5, 1), Update: list(3, 1),
+		Activation: list(6, 1), Kept: list(4, 0.25)}
 	if random.IntN(2) == 0 {
 		c.Backward = list(9, 1)
 	}

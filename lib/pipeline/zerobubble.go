@@ -8,8 +8,7 @@ import "github.com/shardbook/shardbook/lib/step"
 // micro-batches than there are ranks. If all passes take equally long, a rank is idle a third as long as in 1F1B: see
 // [Bubble].
 func ZBH1(ranks, microbatches int) (*step.Plan, error) {
-	return split(KindZBH1, ranks, microbatches,
-		func(r int) int { return ranks - r }, func(r int) int { return r })
+	return split(KindZBH1, ranks, microbatches, func(r int) int { return ranks - r }, func(r int) int { return r })
 }
 
 // ZBH2 is the zero-bubble schedule with twice the memory of 1F1B (Qi et al. 2023, §2.2, figure 3, bottom). Rank r runs

@@ -27,7 +27,7 @@ func (f Format) RoundStochastic(x, u float64) float64 {
 	})
 }
 
-// round rounds the magnitude of x, in units of the last place, by a function.
+// round rounds x to the format; toInteger rounds its magnitude in units of the last place.
 func (f Format) round(x float64, toInteger func(float64) float64) float64 {
 	switch {
 	case math.IsNaN(x) && f.Exponent == 0:
@@ -120,27 +120,4 @@ func (f Format) Decode(bits uint32) float64 {
 		return math.Copysign(x, -1)
 	}
 	return x
-}
-
-// Quantize returns the values as INT8 with one scale for all, values ≈ ints·scale, where the largest magnitude becomes
-// 127 (symmetric absmax quantization, Dettmers et al. 2022, "LLM.int8()", §2.1). If the scale is 0 in float32, all
-// become 0 with scale 0; values that are not finite count as 0.
-func Quantize(values []float32) (ints []int8, scale float32) {
-	largest := 0.0
-	for _, v := range values {
-		if a := math.Abs(float64(v)); a <= math.MaxFloat32 {
-			largest = max(largest, a)
-		}
-	}
-	ints = make([]int8, len(values))
-	step := largest / INT8.Largest()
-	if scale = float32(step); scale == 0 {
-		return ints, scale
-	}
-	for i, v := range values {
-		if x := float64(v); math.Abs(x) <= largest {
-			ints[i] = int8(INT8.Round(x / step))
-		}
-	}
-	return ints, scale
 }

@@ -40,7 +40,7 @@ const (
 // which leaves saturation to the user: here E4M3, for operands, saturates, and E5M2, for gradients, overflows to
 // infinity so that loss scaling notices. To change that, copy a format and set Overflow.
 //
-// INT8 has -127 to 127 (not -128, to be symmetric), saturates, and converts NaN to 0; see [Quantize].
+// INT8 has -127 to 127 (not -128, to be symmetric), saturates, and converts NaN to 0.
 var (
 	FP32 = Format{Name: "fp32", Exponent: 8, Mantissa: 23}
 	TF32 = Format{Name: "tf32", Exponent: 8, Mantissa: 10}

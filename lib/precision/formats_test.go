@@ -359,25 +359,6 @@ func TestRoundStochastic(t *testing.T) {
 	}
 }
 
-func TestQuantize(t *testing.T) {
-	ints, scale := precision.Quantize([]float32{-2.54, 1.27, 0.011, 0, float32(math.NaN()), float32(math.Inf(1))})
-	want := []int8{-127, 64, 1, 0, 0, 0} // 63.5 is a hair more than 63.5 in float32
-	if scale != 0.02 {
-		t.Errorf("scale is %g, want 0.02", scale)
-	}
-	for i := range want {
-		if ints[i] != want[i] {
-			t.Errorf("element %d is %d, want %d", i, ints[i], want[i])
-		}
-	}
-	if ints, scale := precision.Quantize([]float32{0, 0}); scale != 0 || ints[0] != 0 {
-		t.Errorf("zeros become %v with scale %g", ints, scale)
-	}
-	if ints, scale := precision.Quantize([]float32{0x1p-148, -0x1p-149}); scale != 0 || ints[0] != 0 || ints[1] != 0 {
-		t.Errorf("numbers whose scale underflows become %v with scale %g", ints, scale)
-	}
-}
-
 // Any number is encoded at least as near as its neighbours, and encoding is idempotent.
 func FuzzRound(f *testing.F) {
 	for _, x := range []float64{0, math.Copysign(0, -1), 1, 65520, 0x1p-25, math.Inf(-1), math.NaN(), 464, -1e-320} {

@@ -62,11 +62,9 @@ func TestZeroMatmul(t *testing.T) {
 				if products != 3 {
 					t.Errorf("%d products, want 3", products)
 				}
-				return append(nodes{graph.ConvertDType(y, dtypes.Float32),
-					graph.ConvertDType(precision.Sum(x[1], 0), dtypes.Float32),
-					graph.ConvertDType(precision.Mean(x[1]), dtypes.Float32)}, grads...)
+				return append(nodes{graph.ConvertDType(y, dtypes.Float32)}, grads...)
 			}, ones(2, 4097), ones(4097, 2))
-			for i, least := range []float32{4096, 4096, 1, 2, 2} {
+			for i, least := range []float32{4096, 2, 2} {
 				// Neither type has 4097: it would show that XLA left out a conversion.
 				if got := floats(out[i])[0]; got != least {
 					t.Errorf("%s, %s: result %d is %g, want %g", name, dtype, i, got, least)

@@ -140,6 +140,14 @@ func Cast(x []*graph.Node, to dtypes.DType) []*graph.Node {
 	return cast
 }
 
+// Widen converts half types to float32, and returns other types unchanged.
+func Widen(x *graph.Node) *graph.Node {
+	if x.DType().IsHalfPrecision() {
+		return graph.ConvertDType(x, dtypes.Float32)
+	}
+	return x
+}
+
 // CastStochastic converts float32 numbers to a half type by [RoundStochastic], with uint32 random bits of x's
 // dimensions. It panics for other types or dimensions.
 func CastStochastic(x *graph.Node, to dtypes.DType, random *graph.Node) *graph.Node {

@@ -71,11 +71,8 @@ func TestBadPolicies(t *testing.T) {
 		"StochasticUpdate is set and Policy.Params is Float32": func(p *precision.Policy) {
 			p.StochasticUpdate = true
 		},
-		"Scaling is set and Policy.Output is Float16": func(p *precision.Policy) { p.Output = dtypes.Float16 },
-		"Matmul.Chunk is 0": func(
-			p *precision.Policy) {
-			p.Matmul.Accumulate = precision.FP16
-		},
+		"Policy.Output is Float16":    func(p *precision.Policy) { p.Output = dtypes.Float16 },
+		"Matmul.Chunk is 0":           func(p *precision.Policy) { p.Matmul.Accumulate = precision.FP16 },
 		"Scaling.Initial is 0.5":      func(p *precision.Policy) { p.Scaling.Initial = 0.5 },
 		"Scaling.Initial is NaN":      func(p *precision.Policy) { p.Scaling.Initial = math.NaN() },
 		"Scaling.Interval is -1":      func(p *precision.Policy) { p.Scaling.Interval = -1 },

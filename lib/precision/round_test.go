@@ -172,8 +172,8 @@ func TestRoundOfHalvesAndGradient(t *testing.T) {
 			{2*1*1.25 + 1, 2*448*512 + 448*448, 3 * 0.3125 * 0.3125}} {
 			for j := range want {
 				// The gradient of y is bfloat16, of 8 bits.
-				if got := floats(out[i])[j]; math.Abs(float64(got-want[j])) > math.Abs(float64(want[j]))*0x1p-8*float64(
-					i/2) {
+				bound := math.Abs(float64(want[j])) * 0x1p-8 * float64(i/2)
+				if got := floats(out[i])[j]; math.Abs(float64(got-want[j])) > bound {
 					t.Errorf("%s: result %d element %d is %g, want %g", name, i, j, got, want[j])
 				}
 			}

@@ -107,22 +107,6 @@ func TestScaleStaysFinite(t *testing.T) {
 	}
 }
 
-// With a scale of 65536 a gradient of 1e-7 has FP16's 11 bits; without one it becomes 2⁻²³, a subnormal of 2 bits.
-func TestScalingSavesGradients(t *testing.T) {
-	for _, c := range []struct {
-		s    precision.Scaling
-		want float64
-	}{{precision.Dynamic(), precision.FP16.Round(65536e-7) / 65536}, {precision.Scaling{}, 0x1p-23}} {
-		args := []any{[]float32{5}, float32(0), []float32{1}}
-		for _, s := range c.s.Start() {
-			args = append(args, s)
-		}
-		if got := floats(run(t, devicetest.One(), step(c.s), args...)[2])[0]; float64(got) != c.want {
-			t.Errorf("the gradient is %g, want %g", got, c.want)
-		}
-	}
-}
-
 func TestFinite(t *testing.T) {
 	huge := float32(3e38) // whose sum would overflow
 	for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16, dtypes.Float16} {

@@ -28,8 +28,8 @@ func Choose(steps []Step, budget int64) (keep []bool, peak int64, cost float64, 
 	}
 	if end == nil {
 		least := sort.Search(int(all), func(peak int) bool { return c.leanest(int64(peak)) != nil })
-		return nil, 0, 0, fmt.Errorf("recompute: no choice needs at most %d bytes: the least possible is %d", budget,
-			least)
+		return nil, 0, 0, fmt.Errorf("recompute: no choice needs at most %d bytes: the least possible is %d, "+
+			"raise the budget", budget, least)
 	}
 	keep = make([]bool, len(steps))
 	for ; end.at > 0; end = end.before {

@@ -49,7 +49,7 @@ func ExampleChoose() {
 	// peak 21 at a cost of 0, again:
 	// peak 13 at a cost of 16, again: scores
 	// peak 12 at a cost of 40, again: qkv scores
-	// recompute: no choice needs at most 11 bytes: the least possible is 12
+	// recompute: no choice needs at most 11 bytes: the least possible is 12, raise the budget
 }
 
 func ExampleUniform() {

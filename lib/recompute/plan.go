@@ -93,16 +93,6 @@ func (p Plan) FusedAttention() Plan {
 	return fused
 }
 
-// Any reports whether anything is recomputed.
-func (p Plan) Any() bool {
-	for _, s := range p {
-		if s != 0 {
-			return true
-		}
-	}
-	return false
-}
-
 // Policy returns the plan as text, block by block, for [Policy.Plan].
 func (p Plan) Policy() Policy {
 	var parts []string

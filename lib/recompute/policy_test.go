@@ -89,21 +89,6 @@ func randomPlan(random *rand.Rand, blocks int) recompute.Plan {
 	return plan
 }
 
-func TestPlansAsText(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
-		plan := randomPlan(random, 1+random.IntN(20))
-		again, err := plan.Policy().Plan(len(plan))
-		if err != nil || !slices.Equal(again, plan) {
-			t.Fatalf("%v becomes %q, and that %v, error %v", plan, plan.Policy(), again, err)
-		}
-		some := slices.ContainsFunc(plan, func(s recompute.Set) bool { return s.Len() > 0 })
-		if plan.Any() != some {
-			t.Errorf("%v: Any is %v", plan, plan.Any())
-		}
-	}
-}
-
 // Any text is a plan with the right number of blocks, or an error.
 func FuzzPolicy(f *testing.F) {
 	for _, seed := range []string{"", "none", "block", "every:3", "sqrt", "ops:act,up", "plan:act;-*3", "plan:-*99999",

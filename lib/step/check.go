@@ -145,7 +145,8 @@ func (f *flow) checkOp(i int, op Op, units []int) error {
 	switch op.Kind {
 	case HostUpdate:
 		if f.Weights != Flush {
-			return fmt.Errorf("with weights %q, passes of other micro-batches run at the same time: update on the device",
+			return fmt.Errorf("with weights %q, passes of other micro-batches run at the same time: update on the "+
+				"device",
 				f.Weights)
 		}
 	case Backward, WeightGrad:
@@ -175,7 +176,7 @@ func (f *flow) checkUnit(i int, op Op, u int) error {
 		case f.has(Reduced, u, true):
 			return fmt.Errorf("the gradients of unit %d are in host memory: store them after this", u)
 		case op.Micro <= due.Micro-f.Every:
-			return fmt.Errorf("the update of unit %d that needs its gradient came before: move the update behind it", u)
+			return fmt.Errorf("the update of unit %d that needs its gradient came before: move the update after it", u)
 		case op.Micro > due.Micro:
 			return fmt.Errorf("its gradient belongs to a later update than %v: move that update before it", f.Text(due))
 		}
@@ -211,9 +212,11 @@ func (f *flow) checkReduce(op Op, u int) error {
 	case at < 0:
 		return fmt.Errorf("the unit is reduced along %v, not along %q", axes, op.Axis)
 	case at > s.reduced, at > 0 && summed:
-		return fmt.Errorf("it has gradients that are not reduced along %q: reduce them along that axis before", axes[at-1])
+		return fmt.Errorf("it has gradients that are not reduced along %q: reduce them along that axis before",
+			axes[at-1])
 	case at > 0 && at < s.reduced, at == 0 && s.reduced > 1:
-		return fmt.Errorf("earlier gradients are reduced along %q already: remove this reduction, or move it before that one",
+		return fmt.Errorf("earlier gradients are reduced along %q already: remove this reduction, or move it before "+
+			"that one",
 			axes[s.reduced-1])
 	}
 	s.reduced = at + 1
@@ -224,7 +227,8 @@ func (f *flow) checkReduce(op Op, u int) error {
 func (f *flow) checkEnd(rank int) error {
 	for _, u := range f.units {
 		if due := f.due(u); due.Micro < f.Micro {
-			return fmt.Errorf("step: rank %d has no update %v: each of its units needs one every %d micro-batches", rank,
+			return fmt.Errorf("step: rank %d has no update %v: each of its units needs one every %d micro-batches",
+				rank,
 				f.Text(due), f.Every)
 		}
 	}

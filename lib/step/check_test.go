@@ -9,7 +9,7 @@ import (
 	"testing"
 )
 
-// parsed reads a plan, and holds it to being written and read again as it is.
+// parsed reads a plan, and checks that it is the same after it is written and read again.
 func parsed(t *testing.T, text string) *Plan {
 	t.Helper()
 	p, err := Parse(text)
@@ -25,7 +25,8 @@ func parsed(t *testing.T, text string) *Plan {
 // good are plans that can be carried out.
 var good = []string{
 	"schedule 1f1b stages=2 microbatches=2\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1F1 1B1 1U1",
-	"schedule dualpipe stages=2\nrank 0: 0F0 1F2 0F1 1B2 1F3 0B0 1B3 0I1 0W1 0U3 1U3\nrank 1: 0F2 1F0 0F3 1B0 1F1 0B2 1B1 0I3 0W3 0U3 1U3",
+	"schedule dualpipe stages=2\nrank 0: 0F0 1F2 0F1 1B2 1F3 0B0 1B3 0I1 0W1 0U3 1U3\nrank 1: 0F2 1F0 0F3 1B0 1F1 " +
+		"0B2 1B1 0I3 0W3 0U3 1U3",
 	"plan zero-3 blocks=2\naxis data size=4 groups=0-3\nunits 0-1 reduce=data shard=data\n" +
 		"ranks 0-3: 0UNSHARD 1UNSHARD 0F0 0RESHARD 1F0 0UNSHARD 1B0 1RESHARD 1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD U0",
 	"plan zero-1 blocks=2\naxis data size=2 groups=0-1\nunits 0-1 reduce=data shard=data\n" +
@@ -60,8 +61,7 @@ func TestCheckWaits(t *testing.T) {
 	}
 }
 
-// TestCheckRandom: random plans can be carried out, as two checkers say, and what a change makes of them is refused
-// just where a second checker refuses it.
+// TestCheckRandom compares Check with a second checker, on random plans and on random changes of them.
 func TestCheckRandom(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	counts := map[Weights]map[bool]int{Flush: {}, Stash: {}, Vertical: {}, Double: {}}
@@ -90,7 +90,7 @@ func TestCheckRandom(t *testing.T) {
 	}
 }
 
-// TestCheckErrors: errors say where, and what is wrong.
+// TestCheckErrors checks that errors say where, and what is wrong.
 func TestCheckErrors(t *testing.T) {
 	const (
 		head = "schedule x stages=2 microbatches=2\n"
@@ -100,70 +100,101 @@ func TestCheckErrors(t *testing.T) {
 	for _, c := range []struct{ text, want string }{
 		{"schedule x stages=2 microbatches=2", "no ranks"},
 		{head + "rank 0: 0F0", "1 operations are too few for 2 blocks and 2 micro-batches"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 2B1 1U1", "rank 1, position 3, 2B1: block 2: the model has blocks 0 to 1"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F2 1B0 1B1 1U1", "micro-batch 2: there are micro-batches 0 to 1"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1B1 1U1", "rank 1, position 2, 1B1: the rank has no forward pass of the micro-batch before it"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1U1", "block 1 has no forward pass for micro-batch 1: add 1F1"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1U1", "block 1 has no backward for micro-batch 1: add 1B1 to rank 1"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1I1 1U1", "block 1 has no weight gradient for micro-batch 1: add 1W1"},
-		{head + "rank 0: 0F0 0F1 0F0 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "position 2, 0F0: the rank has done that already"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1I0 1B1 1U1", "1I0: the rank has done that already: remove one; use B, or I and W"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1W0 1I0 1B1 1U1", "1W0: the rank has no input gradient of the micro-batch before it"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1U1\nrank 2: 1B1 1U1", "block 1 has no backward for micro-batch 1: add 1B1 to rank 1"},
-		{head + "rank 0: 0F0 0F1 1F0 1F1 1B1 1B0 0B0 0B1 0U1 1U1", "1B0: the block's gradient for micro-batch 1 came before"},
-		{head + "rank 0: 0F0 0F1 0B0 0U1 0B1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "0B1: the update of unit 0 that needs its gradient came before"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 2B1 1U1",
+			"rank 1, position 3, 2B1: block 2: the model has blocks 0 to 1"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F2 1B0 1B1 1U1",
+			"micro-batch 2: there are micro-batches 0 to 1"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1B1 1U1",
+			"rank 1, position 2, 1B1: the rank has no forward pass of the micro-batch before it"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1U1",
+			"block 1 has no forward pass for micro-batch 1: add 1F1"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1U1",
+			"block 1 has no backward for micro-batch 1: add 1B1 to rank 1"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1I1 1U1",
+			"block 1 has no weight gradient for micro-batch 1: add 1W1"},
+		{head + "rank 0: 0F0 0F1 0F0 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1",
+			"position 2, 0F0: the rank has done that already"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1I0 1B1 1U1",
+			"1I0: the rank has done that already: remove one; use B, or I and W"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1W0 1I0 1B1 1U1",
+			"1W0: the rank has no input gradient of the micro-batch before it"},
+		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1U1\nrank 2: 1B1 1U1",
+			"block 1 has no backward for micro-batch 1: add 1B1 to rank 1"},
+		{head + "rank 0: 0F0 0F1 1F0 1F1 1B1 1B0 0B0 0B1 0U1 1U1",
+			"1B0: the block's gradient for micro-batch 1 came before"},
+		{head + "rank 0: 0F0 0F1 0B0 0U1 0B1\nrank 1: 1F0 1F1 1B0 1B1 1U1",
+			"0B1: the update of unit 0 that needs its gradient came before"},
 		{head + "rank 0: 0F0 0F1 0B0 0B1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "rank 0 has no update 0U1"},
 		{head + "rank 0: 0F0 0F1 0B0 0B1 0U0\nrank 1: 1F0 1F1 1B0 1B1 1U1", "0U0: the next update of the unit is 0U1"},
 		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "0U1: unit 0 has had its last update"},
-		{head + "rank 0: 0F0 1F1 0F1 1F0 1B0 1B1 0B0 0B1 0U1 1U1", "position 1, 1F1: it needs the input of block 1 for micro-batch 1"},
-		{"schedule x stages=1 microbatches=3 every=2\nrank 0: 0F0 0F1 0F2", "an update every 2 micro-batches: give a divisor of the 3"},
-		{"schedule x stages=1 microbatches=2 every=1\nrank 0: 0F0 0B0 0U0 0F1 0B1 0U1", `weights "flush" need one every 2; use that, or other weights`},
-		{"schedule x stages=1 microbatches=2 every=1 weights=stash\nrank 0: 0F0 0B0 0F1 0B1 0U0 0U1", "belongs to a later update than 0U0"},
+		{head + "rank 0: 0F0 1F1 0F1 1F0 1B0 1B1 0B0 0B1 0U1 1U1",
+			"position 1, 1F1: it needs the input of block 1 for micro-batch 1"},
+		{"schedule x stages=1 microbatches=3 every=2\nrank 0: 0F0 0F1 0F2",
+			"an update every 2 micro-batches: give a divisor of the 3"},
+		{"schedule x stages=1 microbatches=2 every=1\nrank 0: 0F0 0B0 0U0 0F1 0B1 0U1",
+			`weights "flush" need one every 2; use that, or other weights`},
+		{"schedule x stages=1 microbatches=2 every=1 weights=stash\nrank 0: 0F0 0B0 0F1 0B1 0U0 0U1",
+			"belongs to a later update than 0U0"},
 		{"schedule x stages=1 microbatches=3 every=1 weights=double\nrank 0: 0F0 0F1 0F2 0B0 0U0 0B1 0U1 0B2 0U2",
 			"rank 0, position 2, 0F2: it needs version 1 of the weights, and the rank has only version 0 by then"},
 		{head + "rank 0: 0F0 0B0 0F1 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "deadlock"},
-		{zero + "ranks 0-1: 0UNSHARD 0F0 0UNSHARD 0B0 0RESHARD 0REDUCE_GRAD 0U0", "position 2, 0UNSHARD: the rank has gathered them already"},
+		{zero + "ranks 0-1: 0UNSHARD 0F0 0UNSHARD 0B0 0RESHARD 0REDUCE_GRAD 0U0",
+			"position 2, 0UNSHARD: the rank has gathered them already"},
 		{zero + "ranks 0-1: 0UNSHARD 0F0 0RESHARD 0B0 0REDUCE_GRAD 0U0",
 			"rank 0, position 3, 0B0: it needs the gathered parameters of unit 0, which the rank does not have"},
-		{zero + "ranks 0-1: 0UNSHARD 0F0 0B0 0REDUCE_GRAD 0RESHARD 0RESHARD 0U0", "position 5, 0RESHARD: it needs the gathered parameters"},
-		{zero + "ranks 0-1: 0UNSHARD 0F0 0B0 0REDUCE_GRAD 0U0", "position 0, 0UNSHARD: the rank has gathered them already: free them at the end"},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0U0", "ends with gathered parameters of unit 0 from before its update: gather them after"},
+		{zero + "ranks 0-1: 0UNSHARD 0F0 0B0 0REDUCE_GRAD 0RESHARD 0RESHARD 0U0",
+			"position 5, 0RESHARD: it needs the gathered parameters"},
+		{zero + "ranks 0-1: 0UNSHARD 0F0 0B0 0REDUCE_GRAD 0U0",
+			"position 0, 0UNSHARD: the rank has gathered them already: free them at the end"},
+		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0U0",
+			"ends with gathered parameters of unit 0 from before its update: gather them after"},
 		{zero + "ranks 0-1: 0F0 0B0 0U0 0UNSHARD", "position 2, 0U0: gradients are not reduced along all of [data]"},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0REDUCE_GRAD 0U0 0UNSHARD", "position 3, 0REDUCE_GRAD: it needs the gradients of unit 0"},
-		{zero + "rank 0: 0F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD\nrank 1: 0F0 0B0 0U0 0UNSHARD", "rank 1, position 2, 0U0: gradients are not reduced"},
-		{zero + "ranks 0-1: 0F0 0STORE_F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD", "position 2, 0B0: it needs the input of block 0 for micro-batch 0"},
+		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0REDUCE_GRAD 0U0 0UNSHARD",
+			"position 3, 0REDUCE_GRAD: it needs the gradients of unit 0"},
+		{zero + "rank 0: 0F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD\nrank 1: 0F0 0B0 0U0 0UNSHARD",
+			"rank 1, position 2, 0U0: gradients are not reduced"},
+		{zero + "ranks 0-1: 0F0 0STORE_F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD",
+			"position 2, 0B0: it needs the input of block 0 for micro-batch 0"},
 		{zero + "ranks 0-1: 0F0 0B0 0STORE_F0 0REDUCE_GRAD 0U0 0UNSHARD",
 			"0STORE_F0: nothing uses the input of block 0 for micro-batch 0 in host memory after it"},
-		{zero + "ranks 0-1: 0F0 0B0 0R0 0REDUCE_GRAD 0U0 0UNSHARD", "0R0: nothing uses the saved activations of block 0"},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0FETCH_GRAD 0FETCH_STATE 0U0 0UNSHARD", "does not move them back"},
+		{zero + "ranks 0-1: 0F0 0B0 0R0 0REDUCE_GRAD 0U0 0UNSHARD",
+			"0R0: nothing uses the saved activations of block 0"},
+		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0FETCH_GRAD 0FETCH_STATE 0U0 0UNSHARD",
+			"does not move them back"},
 		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0HOST_U0 0FETCH_PARAM 0UNSHARD",
 			"position 3, 0HOST_U0: it needs the reduced gradients of unit 0 in host memory"},
 		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0 0UNSHARD 0FETCH_PARAM",
 			"position 5, 0UNSHARD: it needs the new parameters of unit 0, which is in host memory"},
 		{strings.Replace(zero, " shard=data", "", 1) + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0",
 			"rank 0 leaves the new parameters of unit 0 in host memory: fetch them"},
-		{strings.Replace(zero, "blocks=1", "blocks=1 microbatches=2", 1) + "ranks 0-1: 0F0 0F1 0B0 0REDUCE_GRAD 0B1 0STORE_GRAD " +
-			"0REDUCE_GRAD 0STORE_GRAD 0HOST_U1 0FETCH_PARAM 0UNSHARD",
+		{strings.Replace(zero, "blocks=1", "blocks=1 microbatches=2", 1) + "ranks 0-1: 0F0 0F1 0B0 0REDUCE_GRAD 0B1 " +
+			"0STORE_GRAD 0REDUCE_GRAD 0STORE_GRAD 0HOST_U1 0FETCH_PARAM 0UNSHARD",
 			"position 5, 0STORE_GRAD: nothing uses the reduced gradients of unit 0 in host memory after it"},
 		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0 AVERAGE 0FETCH_PARAM 0UNSHARD",
 			"position 5, AVERAGE: it needs the new parameters of unit 0, which is in host memory"},
 		{head + "rank 0: 0F0 0F1 0B0 0STORE_GRAD 0B1 0HOST_U1 0FETCH_PARAM\nrank 1: 1F0 1F1 1B0 1B1 1U1",
 			"0B1: the gradients of unit 0 are in host memory: store them after this"},
-		{"schedule x stages=1 microbatches=2 every=1 weights=stash\nrank 0: 0F0 0B0 0STORE_GRAD 0HOST_U0 0FETCH_PARAM 0F1 0B1 0U1",
+		{"schedule x stages=1 microbatches=2 every=1 weights=stash\nrank 0: 0F0 0B0 0STORE_GRAD 0HOST_U0 " +
+			"0FETCH_PARAM 0F1 0B1 0U1",
 			`0HOST_U0: with weights "stash"`},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD WAIT_0UNSHARD 0U0 0UNSHARD", "WAIT_0UNSHARD: it waits for an operation that has not begun"},
+		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD WAIT_0UNSHARD 0U0 0UNSHARD",
+			"WAIT_0UNSHARD: it waits for an operation that has not begun"},
 		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD@own 0U0 0UNSHARD", `axis "own": the plan has no such axis`},
 		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 1U0 0UNSHARD", "unit 1: there are units 0 to 0"},
-		{strings.Replace(zero, "groups=0-1", "groups=0|1", 1) + "ranks 0-1: 0F0", "a group of 1 ranks, want its size, 2"},
+		{strings.Replace(zero, "groups=0-1", "groups=0|1", 1) + "ranks 0-1: 0F0",
+			"a group of 1 ranks, want its size, 2"},
 		{strings.Replace(zero, "groups=0-1", "groups=0,0", 1) + "ranks 0-1: 0F0", "rank 0 is in two groups"},
 		{strings.Replace(zero, "shard=data", "shard=own", 1) + "ranks 0-1: 0F0", "unit 0 is sharded along"},
 		{zero + "ranks 0-2: 0F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD",
 			"unit 0 is on ranks 0-2, and along [data] rank 0 gets the gradients of ranks 0-1"},
-		{two + "rank 0: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD U0\nrank 1: 0F0 1F0 1B0 0B0 0REDUCE_GRAD 1REDUCE_GRAD U0",
+		{two + "rank 0: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD U0\nrank 1: 0F0 1F0 1B0 0B0 0REDUCE_GRAD " +
+			"1REDUCE_GRAD U0",
 			"rank 0, position 3, 1REDUCE_GRAD: the other side has 0REDUCE_GRAD (rank 1, position 4) in its place"},
-		{two + "rank 0: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD 0AVERAGE U0\nrank 1: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD U0",
+		{two + "rank 0: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD 0AVERAGE U0\nrank 1: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 " +
+			"0REDUCE_GRAD U0",
 			"rank 0, position 6, 0AVERAGE: the other side has nothing in its place"},
-		{two + "rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 U0\nrank 1: 1RECV_F0 1F0 1B0 1SEND_B0 U0", "unit 0 is on ranks 0, and along [data] rank 0"},
+		{two + "rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 U0\nrank 1: 1RECV_F0 1F0 1B0 1SEND_B0 U0",
+			"unit 0 is on ranks 0, and along [data] rank 0"},
 	} {
 		s, err := Parse(c.text)
 		if err != nil {
@@ -214,10 +245,11 @@ func TestCopies(t *testing.T) {
 	}
 }
 
-// TestAverageWaits: a rank waits for parameters that come from the host where it averages them, not behind the end:
-// the engine has them on the device from there on.
+// TestAverageWaits: an average waits for parameters that are fetched from the host, since the engine then has them on
+// the device.
 func TestAverageWaits(t *testing.T) {
-	p := parsed(t, "plan x blocks=1\naxis all size=2 groups=0-1\nranks 0-1: 0F0 0B0 0STORE_GRAD 0HOST_U0 0FETCH_PARAM AVERAGE")
+	p := parsed(t, "plan x blocks=1\naxis all size=2 groups=0-1\nranks 0-1: 0F0 0B0 0STORE_GRAD 0HOST_U0 "+
+		"0FETCH_PARAM AVERAGE")
 	if err := p.Check(); err != nil {
 		t.Fatal(err)
 	}

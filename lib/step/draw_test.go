@@ -11,7 +11,8 @@ import (
 const (
 	zbv = "schedule zb-v stages=4\nrank 0: 0F0 0F1 3F0 3I0 3W0 3F1 3I1 3W1 0I0 0W0 0I1 0W1 0U1 3U1\n" +
 		"rank 1: 1F0 2F0 1F1 2F1 2I0 2W0 1I0 1W0 2I1 2W1 1I1 1W1 1U1 2U1"
-	zbh1 = "schedule zb-h1\nrank 0: 0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2 0U2\nrank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2 1U2"
+	zbh1 = "schedule zb-h1\nrank 0: 0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2 0U2\nrank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 " +
+		"1W2 1U2"
 )
 
 // gpipe is that schedule.
@@ -30,7 +31,7 @@ func gpipe(ranks, microbatches int) string {
 	return b.String()
 }
 
-// TestDraw draws timelines of whole numbers, of fractions, and of times with no unit.
+// TestDraw draws timelines with times that are integers, fractions, and without a common unit.
 func TestDraw(t *testing.T) {
 	for _, test := range []struct {
 		name     string
@@ -42,12 +43,14 @@ rank 0 │A0  A1  ·   B0  B0i B0w B1  B1i B1w A0i A0w ·   A1i A1w
 rank 1 │·   A0  B0  A1  B1  B0i B0w A0i A0w B1i B1w A1i A1w ·
 A0 forward, B0i input gradient, B0w weight gradient, A, B, … a rank's blocks, · idle; a column is 1
 `},
-		{"updates and thirds", simulated(t, parsed(t, gpipe(2, 1)), Costs{Forward: []float64{1. / 3}, Backward: []float64{2. / 3}, Update: []float64{1}}), `
+		{"updates and thirds", simulated(t, parsed(t, gpipe(2, 1)),
+			Costs{Forward: []float64{1. / 3}, Backward: []float64{2. / 3}, Update: []float64{1}}), `
 rank 0 │0  ·  ·  ·  0b─── u───────
 rank 1 │·  0  0b─── u─────── ·  ·
 0 forward, 0b backward, u update, · idle; a column is 0.333333333
 `},
-		{"no unit", simulated(t, parsed(t, zbh1), Costs{Forward: []float64{3.14159}, InputGrad: []float64{2.71828}, WeightGrad: []float64{1.41421}}), `
+		{"no unit", simulated(t, parsed(t, zbh1),
+			Costs{Forward: []float64{3.14159}, InputGrad: []float64{2.71828}, WeightGrad: []float64{1.41421}}), `
 rank 0 │0───── 1────   ·  ·0i─── 0w 2───── 1i── 1w   · 2i─── 2w
 rank 1 │·  ·  ·0──── 0i─── 1───── 1i─── 0w 2──── 2i─── 1w 2w  ·
 0 forward, 0i input gradient, 0w weight gradient, · idle; a column is 1.41421
@@ -79,7 +82,8 @@ func TestDrawScale(t *testing.T) {
 			if len(runes) > drawWidth || len(runes) < drawWidth/2 {
 				t.Errorf("rank %d: %d characters, want at most %d: %s", i, utf8.RuneCountInString(row), drawWidth, row)
 			}
-			if first := int(timeline.Start[i] / timeline.Makespan * drawWidth); strings.Trim(string(runes[:first]), "·") != "" {
+			first := int(timeline.Start[i] / timeline.Makespan * drawWidth)
+			if strings.Trim(string(runes[:first]), "·") != "" {
 				t.Errorf("rank %d starts before %d: %s", i, first, row)
 			}
 		}

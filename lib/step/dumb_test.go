@@ -5,8 +5,8 @@ import (
 	"slices"
 )
 
-// dumb is a second checker, which only says yes or no: it carries the lists out, one operation after the other, in
-// whatever order they allow, on values that say what is in them.
+// dumb is a second checker, which only says yes or no. It runs the lists, operation by operation, in whatever order
+// they allow, on values that say what is in them.
 type dumb struct {
 	*Plan
 	r, replicas int
@@ -164,7 +164,8 @@ func dumbPasses(p *Plan) bool {
 				n := map[Kind]int{}
 				for _, op := range list {
 					if op.Kind.Pass() && op.Kind != Update && op.Block == b && op.Micro == m {
-						if n[op.Kind]++; op.Kind != Forward && n[Forward] == 0 || op.Kind == WeightGrad && n[InputGrad] == 0 {
+						if n[op.Kind]++; op.Kind != Forward && n[Forward] == 0 || op.Kind == WeightGrad &&
+							n[InputGrad] == 0 {
 							return false
 						}
 					}
@@ -183,7 +184,7 @@ func dumbPasses(p *Plan) bool {
 	return len(count) == 1 && !count[0] && (len(p.Axes) > 0 || count[1])
 }
 
-// wasted tells whether something was moved or recomputed for nobody.
+// wasted tells whether a value was moved or recomputed and not used.
 func (i *item) wasted() bool {
 	return !i.used && (i.by == Recv || i.by == Store || i.by == Fetch || i.by == Recompute || i.by == Gather)
 }
@@ -372,12 +373,14 @@ func (d *dumb) due(rank, u, micro int) map[gradient]int {
 			owners++
 		}
 		for _, pass := range list {
-			if pass.Kind == Forward && slices.Contains(d.Blocks[pass.Block].Units, u) && pass.Micro/d.Every == micro/d.Every {
+			if pass.Kind == Forward && slices.Contains(d.Blocks[pass.Block].Units, u) &&
+				pass.Micro/d.Every == micro/d.Every {
 				want[gradient{r, pass.Block, pass.Micro}]++
 			}
 		}
 	}
-	apart := !slices.ContainsFunc(d.Units[u].Reduce, func(name string) bool { a, _ := d.Axis(name); return len(a.Groups) > 0 })
+	apart := !slices.ContainsFunc(d.Units[u].Reduce,
+		func(name string) bool { a, _ := d.Axis(name); return len(a.Groups) > 0 })
 	if apart && owners == d.replicas { // each for itself
 		maps.DeleteFunc(want, func(g gradient, _ int) bool { return g.rank != rank })
 	}

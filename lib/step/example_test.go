@@ -21,8 +21,8 @@ func plan(text string) *step.Plan {
 	return p
 }
 
-// A ZeRO-3 step of three blocks: while a rank computes one block it gathers the parameters of the next. Each rank keeps
-// its shard of the gradients, so it gathers nothing after the update.
+// A ZeRO-3 step of three blocks: while a rank computes one block it gathers the parameters of the next. Each rank holds
+// a shard of the gradients, and gathers nothing after the update.
 func ExamplePlan() {
 	p := plan(`
 plan zero-3 blocks=3 microbatches=1
@@ -36,7 +36,8 @@ ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0
 		log.Fatal(err)
 	}
 	fmt.Print(t)
-	memory, err := p.Memory(step.Sizes{Full: []int64{100}, Resident: []int64{50}, Sum: []int64{100}, Reduced: []int64{50}})
+	memory, err := p.Memory(step.Sizes{Full: []int64{100}, Resident: []int64{50}, Sum: []int64{100},
+		Reduced: []int64{50}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -99,9 +100,10 @@ func ExamplePlan_WithMessages() {
 	// rank 1: 1RECV_F0 1F0 1RECV_F1 1B0 1SEND_B0 1F1 1B1 1SEND_B1 1U1
 }
 
-// PipeDream updates after each micro-batch, and keeps the weights that its forward pass used for its backward pass.
+// PipeDream updates after each micro-batch, and saves the weights of a forward pass for its backward pass.
 func ExamplePlan_Versions() {
-	p := plan("schedule pipedream every=1 weights=stash\nrank 0: 0F0 0F1 0B0 0U0 0F2 0B1 0U1 0B2 0U2\nrank 1: 1F0 1B0 1U0 1F1 1B1 1U1 1F2 1B2 1U2")
+	p := plan("schedule pipedream every=1 weights=stash\nrank 0: 0F0 0F1 0B0 0U0 0F2 0B1 0U1 0B2 0U2\nrank 1: 1F0 " +
+		"1B0 1U0 1F1 1B1 1U1 1F2 1B2 1U2")
 	versions, err := p.Versions()
 	if err != nil {
 		log.Fatal(err)

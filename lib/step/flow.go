@@ -47,9 +47,10 @@ type Flow struct {
 	// Resident are the sharded units whose full parameters are there before the first operation and after the last.
 	Resident map[int]bool
 
-	all          []*made // in order of creation
-	units        []int   // of the rank's blocks
-	pass, stream []int   // by operation: the previous one that is not beside the passes, and the previous one of its stream; or -1
+	all   []*made // in order of creation
+	units []int   // of the rank's blocks
+	// by operation: the previous one that is not beside the passes, and the previous one of its stream; or -1
+	pass, stream []int
 }
 
 // made is a value that one operation has made.

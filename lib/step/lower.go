@@ -108,7 +108,8 @@ func (l *lowering) receive(r int32) {
 func (l *lowering) wait(ends [2]int32, lane []message) {
 	back := l.lanes[[2]int32{ends[1], ends[0]}]
 	for _, m := range lane {
-		answer, _ := slices.BinarySearchFunc(back, m.needed+1, func(b message, at int32) int { return int(b.made - at) })
+		answer, _ := slices.BinarySearchFunc(back, m.needed+1,
+			func(b message, at int32) int { return int(b.made - at) })
 		if answer < len(back) && back[answer].needed > m.made { // else the ranks would deadlock
 			wait := l.Ranks[ends[0]][m.made].moved(Wait, 0)
 			wait.Of = Send
@@ -118,7 +119,7 @@ func (l *lowering) wait(ends [2]int32, lane []message) {
 	}
 }
 
-// reduce inserts a Reduce behind the last gradient before each update, or behind its reduction along other axes.
+// reduce inserts a Reduce after the last gradient before each update, or after its reduction along other axes.
 func (l *lowering) reduce(rank int, reduce Op) {
 	last := -1
 	for i, op := range l.Ranks[rank] {

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// TestWaits: the waits for what is sent change no time, whatever costs are.
+// TestWaits: waiting for sends changes no times, at any costs.
 func TestWaits(t *testing.T) {
 	random := rand.New(rand.NewPCG(15, 16))
 	waits := 0
@@ -34,8 +34,8 @@ func TestWaits(t *testing.T) {
 	}
 }
 
-// TestMessages: without what is added a rank's list is as it was; a send is behind the pass that makes the message,
-// and a receive is begun one pass before the one that needs it, or because of a later message on its way.
+// TestMessages: messages do not change the rest of a list; a Send follows the pass that makes its value, and a Recv
+// begins one pass before the pass that needs it, or earlier for a later message of the same rank.
 func TestMessages(t *testing.T) {
 	random := rand.New(rand.NewPCG(17, 18))
 	for range 600 {
@@ -54,7 +54,8 @@ func TestMessages(t *testing.T) {
 				if op.Kind.Pass() {
 					begun++
 				}
-				if op.Kind == Send && !slices.ContainsFunc(list[max(0, i-1):i], func(o Op) bool { return o.Micro == op.Micro && o.Block == op.Block }) {
+				if op.Kind == Send && !slices.ContainsFunc(list[max(0, i-1):i],
+					func(o Op) bool { return o.Micro == op.Micro && o.Block == op.Block }) {
 					t.Fatalf("rank %d, position %d: %v is not behind its pass\n%v", r, i, q.Text(op), q)
 				}
 				if op.Kind == Recv && !slices.ContainsFunc(q.Ranks[r][i:], func(later Op) bool {
@@ -68,10 +69,11 @@ func TestMessages(t *testing.T) {
 	}
 }
 
-// firstUse is the pass that needs what is received.
+// firstUse returns the pass that needs a received value.
 func firstUse(passes []Op, recv Op) int {
 	return slices.IndexFunc(passes, func(op Op) bool {
-		return op.Block == recv.Block && op.Micro == recv.Micro && (op.Kind == Forward) == (recv.What == Activation) && op.Kind != WeightGrad && op.Kind != Update
+		return op.Block == recv.Block && op.Micro == recv.Micro && (op.Kind == Forward) == (recv.What == Activation) &&
+			op.Kind != WeightGrad && op.Kind != Update
 	})
 }
 
@@ -85,7 +87,8 @@ func TestWithMessagesRefused(t *testing.T) {
 		t.Errorf("messages twice: %v", err)
 	}
 	p.Ranks[0] = p.Ranks[0][1:]
-	if _, err := p.WithMessages(); err == nil || !strings.Contains(err.Error(), "no forward pass of the micro-batch before it") {
+	if _, err := p.WithMessages(); err == nil ||
+		!strings.Contains(err.Error(), "no forward pass of the micro-batch before it") {
 		t.Errorf("a pass less: %v", err)
 	}
 }
@@ -96,7 +99,8 @@ func TestManyOwners(t *testing.T) {
 	p := &Plan{Name: "data parallel", Micro: ranks, Every: ranks, Weights: Flush}
 	p.Blocks, p.Units = Blocks(1)
 	for r := range ranks {
-		p.Ranks = append(p.Ranks, []Op{{Kind: Forward, Micro: r}, {Kind: Backward, Micro: r}, {Kind: Update, Micro: ranks - 1}})
+		p.Ranks = append(p.Ranks, []Op{{Kind: Forward, Micro: r}, {Kind: Backward, Micro: r},
+			{Kind: Update, Micro: ranks - 1}})
 	}
 	if err := p.Check(); err != nil {
 		t.Error(err)

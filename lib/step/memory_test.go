@@ -54,7 +54,8 @@ func TestMemoryRandom(t *testing.T) {
 					}
 				}
 				if got := memory[r].Levels[i]; got.Total() > bytes+reduced || got.Total() < bytes {
-					t.Fatalf("%vrank %d, position %d, %v: %+v are %d bytes, want %d to %d", p, r, i, p.Text(op), got, got.Total(), bytes, bytes+reduced)
+					t.Fatalf("%vrank %d, position %d, %v: %+v are %d bytes, want %d to %d", p, r, i, p.Text(op), got,
+						got.Total(), bytes, bytes+reduced)
 				}
 				for _, v := range flow.Ends[i] {
 					if !slices.Contains(flow.Unmade[i], v) {
@@ -66,10 +67,11 @@ func TestMemoryRandom(t *testing.T) {
 	}
 }
 
-// TestMemory holds a step of ZeRO-3 to what one counts by hand.
+// TestMemory compares a step of ZeRO-3 with a count by hand.
 func TestMemory(t *testing.T) {
 	p := parsed(t, good[2])
-	s := Sizes{Input: []int64{1}, Saved: []int64{10}, Full: []int64{100}, Sum: []int64{100}, Reduced: []int64{25}, Resident: []int64{50}, States: []int64{200}}
+	s := Sizes{Input: []int64{1}, Saved: []int64{10}, Full: []int64{100}, Sum: []int64{100}, Reduced: []int64{25},
+		Resident: []int64{50}, States: []int64{200}}
 	memory, err := p.Memory(s)
 	if err != nil {
 		t.Fatal(err)
@@ -82,10 +84,12 @@ func TestMemory(t *testing.T) {
 	if !reflect.DeepEqual(gathered, want) {
 		t.Errorf("gathered are %v, want %v", gathered, want)
 	}
-	if m := memory[0]; m.Peak.Parameters != 100 || m.Peak.States != 400 || m.Levels[0].Activations != 0 || m.Levels[m.At].Total() != m.Total {
+	if m := memory[0]; m.Peak.Parameters != 100 || m.Peak.States != 400 || m.Levels[0].Activations != 0 ||
+		m.Levels[m.At].Total() != m.Total {
 		t.Errorf("%+v", m)
 	}
-	if _, err := p.Memory(Sizes{Saved: []int64{1, 2, 3}}); err == nil || !strings.Contains(err.Error(), "3 values for 2") {
+	if _, err := p.Memory(Sizes{Saved: []int64{1, 2, 3}}); err == nil ||
+		!strings.Contains(err.Error(), "3 values for 2") {
 		t.Errorf("three values for two blocks: %v", err)
 	}
 	traffic, err := p.Traffic(s)
@@ -96,11 +100,12 @@ func TestMemory(t *testing.T) {
 
 // TestTraffic counts messages where they are sent, what goes to the host, and of two axes the second by the shard.
 func TestTraffic(t *testing.T) {
-	p := parsed(t, "plan x blocks=2\naxis data size=2 groups=0-1|2-3\naxis replica size=2 groups=0,2|1,3\naxis own size=1\n"+
-		"units 0-1 reduce=data,replica,own shard=data\n"+
+	p := parsed(t, "plan x blocks=2\naxis data size=2 groups=0-1|2-3\naxis replica size=2 groups=0,2|1,3\naxis own "+
+		"size=1\nunits 0-1 reduce=data,replica,own shard=data\n"+
 		"ranks 0-3: 0F0 0STORE_F0 1F0 1B0 0FETCH_F0 0B0 0REDUCE_GRAD@data 1REDUCE_GRAD@data 0REDUCE_GRAD@replica "+
 		"1REDUCE_GRAD@replica 0REDUCE_GRAD@own 1REDUCE_GRAD@own U0 0UNSHARD 1UNSHARD AVERAGE@replica")
-	s := Sizes{Input: []int64{3}, Full: []int64{100}, Sum: []int64{200}, Reduced: []int64{90}, Resident: []int64{7}, States: []int64{5}}
+	s := Sizes{Input: []int64{3}, Full: []int64{100}, Sum: []int64{200}, Reduced: []int64{90}, Resident: []int64{7},
+		States: []int64{5}}
 	traffic, err := p.Traffic(s)
 	if want := "map[data:600 host:6 replica:204]"; err != nil || fmt.Sprint(traffic[1]) != want {
 		t.Errorf("%v(%v), want %s", traffic, err, want)

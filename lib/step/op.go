@@ -210,7 +210,8 @@ func (p *Plan) parseOp(word string) (op Op, err error) {
 	name := strings.Trim(rest, "0123456789")
 	first, micro, _ := strings.Cut(rest, name)
 	v, known := verbNamed[name]
-	if !known || first == "" && !v.ofAll() || micro == "" && (v.ofBlock() || v.Kind.updates()) || hasAxis && !plain(axis) {
+	if !known || first == "" && !v.ofAll() || micro == "" && (v.ofBlock() || v.Kind.updates()) || hasAxis &&
+		!plain(axis) {
 		return op, fmt.Errorf("%.40q: want block, pass (F, B, I, W or R) and micro-batch as in 2F0, "+
 			"or another operation such as U3, 2SEND_F0 or 2UNSHARD", word)
 	}

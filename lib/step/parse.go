@@ -185,7 +185,8 @@ func (p *parser) heading(line string) (err error) {
 	word, rest, _ := strings.Cut(line, " ")
 	first := slices.Contains(headings[false], word)
 	if first == p.headed || first && rest == "" || len(p.Ranks) > 0 {
-		return fmt.Errorf("%.40q: want %q first, then lines for axes, units and blocks, then a list for each rank", line,
+		return fmt.Errorf("%.40q: want %q first, then lines for axes, units and blocks, then a list for each rank",
+			line,
 			"schedule NAME stages=4 …")
 	}
 	p.headed = true
@@ -224,7 +225,8 @@ func (p *parser) heading(line string) (err error) {
 func (p *parser) about(word string, n int) (name *string, f fields, err error) {
 	switch {
 	case word == "schedule", word == "plan":
-		return &p.Name, fields{"stages": number(1, &p.blocks), "blocks": number(1, &p.blocks), "units": number(1, &p.units),
+		return &p.Name, fields{"stages": number(1, &p.blocks), "blocks": number(1, &p.blocks),
+			"units":        number(1, &p.units),
 			"microbatches": number(1, &p.Micro), "every": number(1, &p.Every), "weights": func(value string) error {
 				if p.Weights = Weights(value); !slices.Contains(allWeights, p.Weights) {
 					return fmt.Errorf("%.40q: want one of %v", value, allWeights)
@@ -245,7 +247,8 @@ func (p *parser) about(word string, n int) (name *string, f fields, err error) {
 		u := &p.Units[n]
 		return &u.Name, fields{"shard": func(value string) error { u.Shard = value; return nil },
 			"reduce": func(value string) error {
-				if u.Reduce = strings.Split(value, ","); slices.ContainsFunc(u.Reduce, func(a string) bool { return !plain(a) }) {
+				u.Reduce = strings.Split(value, ",")
+				if slices.ContainsFunc(u.Reduce, func(a string) bool { return !plain(a) }) {
 					return fmt.Errorf("%.40q: want names of axes", value)
 				}
 				return p.allow(len(u.Reduce))

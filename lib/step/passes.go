@@ -33,7 +33,8 @@ func (p *Plan) passes() (replicas int, err error) {
 			}
 			rule, key := passRules[op.Kind], op.Block*p.Micro+op.Micro
 			if lacks := rule.needs &^ done[key]; lacks != 0 {
-				return 0, p.errorAt(r, i, "the rank has no %s of the micro-batch before it: move it behind that, on the same rank",
+				return 0, p.errorAt(r, i, "the rank has no %s of the micro-batch before it: move it after that, on "+
+					"the same rank",
 					passWords[lacks&-lacks])
 			} else if done[key]&rule.is != 0 {
 				return 0, p.errorAt(r, i, "the rank has done that already: remove one; use B, or I and W")
@@ -84,11 +85,14 @@ func (p *Plan) head() error {
 	case p.Micro < 1:
 		return fmt.Errorf("step: %d micro-batches: give at least 1", p.Micro)
 	case p.Micro > ops/len(p.Blocks): // bounds the memory of the checks
-		return fmt.Errorf("step: %d operations are too few for %d blocks and %d micro-batches", ops, len(p.Blocks), p.Micro)
+		return fmt.Errorf("step: %d operations are too few for %d blocks and %d micro-batches", ops, len(p.Blocks),
+			p.Micro)
 	case p.Every < 1 || p.Micro%p.Every != 0:
-		return fmt.Errorf("step: an update every %d micro-batches: give a divisor of the %d micro-batches", p.Every, p.Micro)
+		return fmt.Errorf("step: an update every %d micro-batches: give a divisor of the %d micro-batches", p.Every,
+			p.Micro)
 	case p.Weights == Flush && p.Every != p.Micro:
-		return fmt.Errorf("step: an update every %d of %d micro-batches: weights %q need one every %d; use that, or other weights",
+		return fmt.Errorf("step: an update every %d of %d micro-batches: weights %q need one every %d; use that, or "+
+			"other weights",
 			p.Every, p.Micro, p.Weights, p.Micro)
 	case !slices.Contains(allWeights, p.Weights):
 		return fmt.Errorf("step: unknown weights %q: use one of %v", p.Weights, allWeights)
@@ -107,18 +111,19 @@ func (p *Plan) checkAxes() error {
 	names := map[string]bool{}
 	for _, a := range p.Axes {
 		if !plain(a.Name) || names[a.Name] {
-			return fmt.Errorf("step: axis %q: give each axis a name of its own, of letters, digits and -_.+/ alone", a.Name)
+			return fmt.Errorf("step: axis %q: give each axis a name of its own, of letters, digits and -_.+/ alone",
+				a.Name)
 		}
 		names[a.Name] = true
 		in := map[int]bool{}
 		for _, g := range a.Groups {
 			if len(g) != a.Size {
-				return fmt.Errorf("step: axis %s has a group of %d ranks, want its size, %d",
-					a.Name, len(g), a.Size)
+				return fmt.Errorf("step: axis %s has a group of %d ranks, want its size, %d", a.Name, len(g), a.Size)
 			}
 			for _, r := range g {
 				if r < 0 || r >= len(p.Ranks) || in[r] {
-					return fmt.Errorf("step: axis %s: rank %d is in two groups, or not below %d", a.Name, r, len(p.Ranks))
+					return fmt.Errorf("step: axis %s: rank %d is in two groups, or not below %d", a.Name, r,
+						len(p.Ranks))
 				}
 				in[r] = true
 			}
@@ -133,8 +138,7 @@ func (p *Plan) checkAxes() error {
 			once[name] = true
 		}
 		if unit.Shard != "" && !once[unit.Shard] {
-			return fmt.Errorf("step: unit %d is sharded along %q: use an axis that it is reduced along",
-				u, unit.Shard)
+			return fmt.Errorf("step: unit %d is sharded along %q: use an axis that it is reduced along", u, unit.Shard)
 		}
 	}
 	return nil

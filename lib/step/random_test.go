@@ -85,8 +85,7 @@ func flush(random *rand.Rand, p *Plan) {
 	}
 }
 
-// randomPlan has replicas, gathers, reduces, what goes to the host and what is recomputed as well, with all its
-// messages.
+// randomPlan also has replicas, gathers, reductions, transfers to the host, recomputation, and all messages.
 func randomPlan(random *rand.Rand) *Plan {
 	p := randomSchedule(random)
 	q, err := p.WithMessages()
@@ -251,7 +250,8 @@ func offload(random *rand.Rand, p *Plan, r int) {
 		switch {
 		case op.Kind == Forward && random.IntN(6) == 0:
 			back := slices.IndexFunc(p.Ranks[r], func(o Op) bool {
-				return o.Kind != Forward && o.Kind.Pass() && o.Kind != Update && o.Block == op.Block && o.Micro == op.Micro
+				return o.Kind != Forward && o.Kind.Pass() && o.Kind != Update && o.Block == op.Block &&
+					o.Micro == op.Micro
 			})
 			store := Op{Kind: Store, What: Activation, Block: op.Block, Micro: op.Micro}
 			fetch := store
@@ -269,10 +269,12 @@ func offload(random *rand.Rand, p *Plan, r int) {
 				insert(p, r, at+1, Op{Kind: Wait, Of: Store, What: Activation, Block: op.Block, Micro: op.Micro})
 			}
 		case op.Kind == Update && op.Unit >= 0 && p.Weights == Flush && random.IntN(4) == 0:
-			store, fetch := Op{Kind: Store, What: Gradient, Unit: op.Unit}, Op{Kind: Fetch, What: Parameters, Unit: op.Unit}
+			store, fetch := Op{Kind: Store, What: Gradient, Unit: op.Unit}, Op{Kind: Fetch, What: Parameters,
+				Unit: op.Unit}
 			p.Ranks[r] = slices.Clone(p.Ranks[r])
 			p.Ranks[r][i].Kind = HostUpdate
-			until := slices.IndexFunc(p.Ranks[r][i:], func(o Op) bool { return o.Kind == Gather && o.Unit == op.Unit && o.What == Parameters })
+			until := slices.IndexFunc(p.Ranks[r][i:],
+				func(o Op) bool { return o.Kind == Gather && o.Unit == op.Unit && o.What == Parameters })
 			if until < 0 {
 				until = len(p.Ranks[r]) - i
 			}

@@ -18,7 +18,7 @@ func (p *Plan) Clone() *Plan {
 }
 
 // Insert inserts operations into a rank's list: around is called for each operation and returns what to put before and
-// behind it.
+// after it.
 func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op)) {
 	var list []Op
 	for i, op := range p.Ranks[rank] {
@@ -35,8 +35,8 @@ type Completed struct {
 	Last bool
 }
 
-// Complete returns, by position in a rank's list, the units whose gradients the pass there completes. A technique
-// inserts reductions behind these passes.
+// Complete returns the units whose gradients are complete after a pass, by the pass's position in a rank's list.
+// Techniques insert reductions there.
 func (p *Plan) Complete(rank int) map[int][]Completed {
 	type sum struct{ unit, micro int }
 	last := map[sum]int{} // position

@@ -9,8 +9,8 @@ import (
 	"testing"
 )
 
-// randomCosts are whole numbers for each stage, some of them 0, with quarters as the shares that are kept, so that all
-// sums are exact.
+// randomCosts are integers for each stage, some of them 0, and quarters as fractions after InputGrad, so that all sums
+// are exact.
 func randomCosts(random *rand.Rand, stages int) Costs {
 	list := func(most int, unit float64) (values []float64) {
 		for range stages {
@@ -18,7 +18,8 @@ func randomCosts(random *rand.Rand, stages int) Costs {
 		}
 		return values
 	}
-	c := Costs{Forward: list(5, 1), InputGrad: list(5, 1), WeightGrad: list(5, 1), Update: list(3, 1), Activation: list(6, 1), Kept: list(4, 0.25)}
+	c := Costs{Forward: list(5, 1), InputGrad: list(5, 1), WeightGrad: list(5, 1), Update: list(3, 1),
+		Activation: list(6, 1), Kept: list(4, 0.25)}
 	if random.IntN(2) == 0 {
 		c.Backward = list(9, 1)
 	}
@@ -28,7 +29,7 @@ func randomCosts(random *rand.Rand, stages int) Costs {
 	return c
 }
 
-// dumbMemory is the most that a rank holds, looked for at the start of each pass.
+// dumbMemory finds a rank's peak by looking at the start of each pass.
 func dumbMemory(p *Plan, c Costs, r int) (count int, memory float64) {
 	for i := range p.Ranks[r] {
 		held := map[[2]int]float64{}
@@ -82,15 +83,18 @@ func TestSimulateRandom(t *testing.T) {
 			}
 			for i, op := range list {
 				if d.r = r; op.Kind.Pass() {
-					if s := passes[0]; s.Op != op || s.Rank != r || s.End != d.ends[r][i] || s.Start != s.End-d.takes(op) {
+					if s := passes[0]; s.Op != op || s.Rank != r || s.End != d.ends[r][i] ||
+						s.Start != s.End-d.takes(op) {
 						t.Fatalf("%vrank %d, position %d: %+v, want the end %v", p, r, i, s, d.ends[r][i])
 					}
 					busy += d.takes(op)
 					passes = passes[1:]
 				} else if op.beside() && op.Kind != Send {
-					at := slices.IndexFunc(timeline.Transfers, func(s Span) bool { return s.Rank == r && s.Op == op && s.End == d.ends[r][i] })
+					at := slices.IndexFunc(timeline.Transfers,
+						func(s Span) bool { return s.Rank == r && s.Op == op && s.End == d.ends[r][i] })
 					if at < 0 {
-						t.Fatalf("%vrank %d, position %d: %v does not end at %v: %+v", p, r, i, p.Text(op), d.ends[r][i], timeline.Transfers)
+						t.Fatalf("%vrank %d, position %d: %v does not end at %v: %+v", p, r, i, p.Text(op),
+							d.ends[r][i], timeline.Transfers)
 					}
 				}
 			}
@@ -99,8 +103,10 @@ func TestSimulateRandom(t *testing.T) {
 			for _, l := range timeline.Memory[r] {
 				most = max(most, l.Held)
 			}
-			if timeline.PeakActivations[r] != count || timeline.PeakMemory[r] != memory || most > memory || len(passes) > 0 {
-				t.Fatalf("%v: rank %d holds %d and %v, at most %v over time; want %d and %v", p, r, timeline.PeakActivations[r],
+			if timeline.PeakActivations[r] != count || timeline.PeakMemory[r] != memory || most > memory ||
+				len(passes) > 0 {
+				t.Fatalf("%v: rank %d holds %d and %v, at most %v over time; want %d and %v", p, r,
+					timeline.PeakActivations[r],
 					timeline.PeakMemory[r], most, count, memory)
 			}
 		}
@@ -109,12 +115,13 @@ func TestSimulateRandom(t *testing.T) {
 			bubble = 1 - busy/step/float64(len(p.Ranks))
 		}
 		if timeline.Makespan != makespan || timeline.StepTime != step || math.Abs(timeline.Bubble-bubble) > 1e-12 {
-			t.Errorf("%v: makespan %v, step %v, bubble %v; want %v, %v, %v", p, timeline.Makespan, timeline.StepTime, timeline.Bubble, makespan, step, bubble)
+			t.Errorf("%v: makespan %v, step %v, bubble %v; want %v, %v, %v", p, timeline.Makespan, timeline.StepTime,
+				timeline.Bubble, makespan, step, bubble)
 		}
 	}
 }
 
-// TestSimulateErrors checks what is refused, and that the reason is said.
+// TestSimulateErrors checks which costs are refused, and the reasons.
 func TestSimulateErrors(t *testing.T) {
 	good, bad := parsed(t, small), parsed(t, small)
 	slices.Reverse(bad.Ranks[1])

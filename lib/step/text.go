@@ -101,7 +101,8 @@ func (p *Plan) header() []string {
 		for _, g := range a.Groups {
 			groups = append(groups, setText(g))
 		}
-		lines = append(lines, "axis"+nameAndFields(a.Name, "size", strconv.Itoa(a.Size), "groups", strings.Join(groups, "|")))
+		lines = append(lines, "axis"+nameAndFields(a.Name, "size", strconv.Itoa(a.Size), "groups",
+			strings.Join(groups, "|")))
 	}
 	lines = append(lines, alike("unit", len(p.Units), func(u int) string {
 		return nameAndFields(p.Units[u].Name, "reduce", strings.Join(p.Units[u].Reduce, ","), "shard", p.Units[u].Shard)
@@ -166,7 +167,8 @@ func numbered(word string, set []int) string {
 // plain reports whether a name needs no quotes. Names of axes must not.
 func plain(name string) bool {
 	return name != "" && strings.IndexFunc(name, func(c rune) bool {
-		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.ContainsRune("-_.+/", c))
+		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
+			strings.ContainsRune("-_.+/", c))
 	}) < 0
 }
 

@@ -108,7 +108,8 @@ func TestParse(t *testing.T) {
 			t.Errorf("%q: %v, want %q", c.text, err, c.want)
 		}
 	}
-	if _, err := Parse("schedule a\nrank 0:" + strings.Repeat(" 0F0", maxOps+1)); err == nil || !strings.Contains(err.Error(), "more than") {
+	if _, err := Parse("schedule a\nrank 0:" + strings.Repeat(" 0F0", maxOps+1)); err == nil ||
+		!strings.Contains(err.Error(), "more than") {
 		t.Errorf("too many operations: %v", err)
 	}
 }
@@ -165,7 +166,7 @@ func TestReadLoweredCSV(t *testing.T) {
 	}
 }
 
-// TestCSVFaults: what readers and writers say comes back.
+// TestCSVFaults: errors of readers and writers are returned.
 func TestCSVFaults(t *testing.T) {
 	fault := errors.New("the disk is on fire")
 	if _, err := ReadCSV(iotest.ErrReader(fault)); !errors.Is(err, fault) {
@@ -179,7 +180,8 @@ func TestCSVFaults(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0", "# x\nschedule -\nrank 0:\nrank 1: 0F0",
+	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0",
+		"# x\nschedule -\nrank 0:\nrank 1: 0F0",
 		"schedule stages=1\nrank 0: 1B0", "plan x\naxis a groups=\nrank 0: 0F0\n0B0") {
 		f.Add(text)
 	}
@@ -221,7 +223,7 @@ func anything(p *Plan) {
 	p.PeakActivations()
 }
 
-// TestCSVNotes: comments that say nothing of the plan are passed over, before its first line and behind it.
+// TestCSVNotes: other comments are skipped, before the plan's first line and after it.
 func TestCSVNotes(t *testing.T) {
 	const text = "# of a run\n#schedule mine stages=2\n# a note\n0F0,0F1,0B0,0B1,0U1\n# another\n1F0,1B0,1F1,1B1,1U1"
 	if got, err := ReadCSV(strings.NewReader(text)); err != nil || !reflect.DeepEqual(got, parsed(t, small)) {

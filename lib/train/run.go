@@ -208,7 +208,7 @@ func (r *Run) State(device int) ([]*tensors.Tensor, error) { return r.full(devic
 
 func (r *Run) copies(device int, values []*dtensor.Tensor) ([]*tensors.Tensor, error) {
 	if device < 0 || device >= r.mesh.NumDevices() {
-		return nil, fmt.Errorf("train: device %d of %[2]d: choose one from 0 to %[2]d-1", device, r.mesh.NumDevices())
+		return nil, fmt.Errorf("train: device %d: choose one from 0 to %d", device, r.mesh.NumDevices()-1)
 	}
 	copies := make([]*tensors.Tensor, len(values))
 	for i, v := range values {

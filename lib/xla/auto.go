@@ -33,8 +33,8 @@ func CompileAuto[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, e
 		out[i], _ = placement.Spec(m.DeviceMesh)
 	}
 	p.auto = true
-	p.exec.AutoSharding(m.DeviceMesh).WithDeviceAssignment(m.devices()).WithInputShardingSpecs(
-		in...).WithOutputShardingSpecs(out...)
+	p.exec.AutoSharding(m.DeviceMesh).WithDeviceAssignment(m.devices())
+	p.exec.WithInputShardingSpecs(in...).WithOutputShardingSpecs(out...)
 	return p, nil
 }
 

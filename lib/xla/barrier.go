@@ -7,11 +7,11 @@ import (
 )
 
 // SchedulingBarrier returns the operand, to be computed after the dependencies; GoMLX's Checkpoint uses it. XLA has no
-// such operation, so it subtracts a zero that depends on a number of each dependency, times 0.
+// such operation. So this multiplies a number x of each dependency by a 0 that the compiler cannot fold, and subtracts
+// the products from the operand.
 //
 // go-xla's own adds 0·x, which is NaN if x is infinite, turns -0 into +0, and does not work for booleans or for values
-// of an outer function (docs/upstream.md, "scheduling barriers"). Here numbers that are not finite count as 0, and x-0
-// is x.
+// of an outer function (docs/upstream.md, "scheduling barriers"). Here an x that is not finite counts as 0.
 func (f *function) SchedulingBarrier(operand compute.Value, dependencies ...compute.Value) (compute.Value, error) {
 	local := f.here(append([]compute.Value{operand}, dependencies...)...)
 	operand, dependencies = local[0], local[1:]

@@ -181,23 +181,3 @@ func TestBadArgumentsLeaveDonatedOnesAlone(t *testing.T) {
 		}
 	}
 }
-
-// Donates adds to earlier donations.
-func TestDonatesAdds(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 1).Mesh(xla.Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := xla.Compile(mesh, func(x, y *graph.Node) (*graph.Node, *graph.Node) { return graph.Neg(x), graph.Neg(y) },
-		xla.In(xla.Replicated()).Gives(xla.Replicated()).Donates(0).Donates(1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer p.Close()
-	if err := p.Prepare([]float32{1}, []float32{2}); err != nil {
-		t.Fatal(err)
-	}
-	if m, err := p.Memory(); err != nil || m.Aliased != 8 {
-		t.Errorf("memory %+v, %v: want 8 bytes aliased", m, err)
-	}
-}

@@ -42,7 +42,7 @@ func (b *Backend) Put(value any, device int) (*tensors.Tensor, error) {
 		return nil, errors.New("the backend is closed: open another")
 	}
 	if device < 0 || device >= b.info.Devices {
-		return nil, fmt.Errorf("device %d of %d: choose one from 0", device, b.info.Devices)
+		return nil, fmt.Errorf("device %d: choose one from 0 to %d", device, b.info.Devices-1)
 	}
 	host, err := hostTensor(value)
 	if err != nil {
@@ -80,7 +80,7 @@ func (p *Portable) Call(device int, args ...any) (_ []*tensors.Tensor, err error
 	}
 	defer p.closing.RUnlock()
 	if device < 0 || device >= p.backend.info.Devices {
-		return nil, fmt.Errorf("device %d of %d: choose one from 0", device, p.backend.info.Devices)
+		return nil, fmt.Errorf("device %d: choose one from 0 to %d", device, p.backend.info.Devices-1)
 	}
 	if err := (Layout{donated: p.donated}).checkDonated(len(args)); err != nil {
 		return nil, err

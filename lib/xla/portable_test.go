@@ -85,7 +85,7 @@ func TestPortableErrors(t *testing.T) {
 		args   []any
 		want   string
 	}{
-		"no device":       {2, []any{here, here}, "device 2 of 2"},
+		"no device":       {2, []any{here, here}, "device 2: choose"},
 		"another device":  {0, []any{here, there}, "argument 1 is not on device 0"},
 		"another backend": {0, []any{here, elsewhere}, "argument 1 is not on device 0"},
 		"given twice":     {0, []any{here, here}, "same tensor"},

@@ -18,17 +18,20 @@ import (
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// forms are worlds of 1 to 8, hardly any of which divides a parameter of the toy. Those with the same bits differ in when and where
-// things are done, but not in what: of stage 3 on ranks, in worlds of one size.
+// forms are worlds of 1 to 8, hardly any of which divides a parameter of the toy. Those with the same bits differ in
+// when and where things are done, but not in what: of stage 3 on ranks, in worlds of one size.
 func forms() (all []form) {
 	for devices := 1; devices <= 8; devices++ {
 		for stage := 1; stage <= 3; stage++ {
-			all = append(all, form{devices, false, zero.Options{Stage: stage}}, form{devices, true, zero.Options{Stage: stage}})
+			all = append(all, form{devices, false, zero.Options{Stage: stage}},
+				form{devices, true, zero.Options{Stage: stage}})
 		}
 	}
 	for _, o := range []zero.Options{
-		{Stage: 3, Recompute: true}, {Stage: 3, Recompute: true, Offload: offload.Host{Activations: true}}, {Stage: 3, Prefetch: 1}, {Stage: 3, Prefetch: 20},
-		{Stage: 1, Accumulate: 2, Shards: 2}, {Stage: 2, Accumulate: 2}, {Stage: 3, Accumulate: 2, Prefetch: 1}, {Stage: 3, Shards: 2},
+		{Stage: 3, Recompute: true}, {Stage: 3, Recompute: true, Offload: offload.Host{Activations: true}},
+		{Stage: 3, Prefetch: 1}, {Stage: 3, Prefetch: 20},
+		{Stage: 1, Accumulate: 2, Shards: 2}, {Stage: 2, Accumulate: 2}, {Stage: 3, Accumulate: 2, Prefetch: 1},
+		{Stage: 3, Shards: 2},
 		{Stage: 2, Shards: 1},
 	} {
 		all = append(all, form{4, false, o}, form{4, true, o})
@@ -45,17 +48,17 @@ func (f form) factors() []any {
 	return []any{f.devices, f.spmd, f.Stage, f.Prefetch, f.Accumulate, f.Recompute, f.Offload, f.Shards}
 }
 
-// exact is what runs with the same bits have in common: the order in which gradients are added up. One program with several
-// micro-batches is off by half a unit.
+// exact is equal for runs with the same bits: those that accumulate gradients in the same order. One program with
+// several micro-batches differs by half a unit.
 func (f form) exact() string {
 	return fmt.Sprint(f.devices, f.Accumulate, f.Shards, f.Offload.Update, f.spmd && f.Accumulate > 1)
 }
 
-// TestEqual holds runs of all forms against one device, and those that add up in one order against each other bit for bit: with all
-// kinds of rules, a parameter that two blocks have in common, one that nothing uses, and clipping.
+// TestEqual compares runs of all forms with one device, and the bits of those that sum in the same order: with all
+// kinds of optimizers, a parameter that two blocks share, one that nothing uses, and clipping.
 func TestEqual(t *testing.T) {
-	// bound is by how many units in the last place of the largest parameter a run may differ from one device's: sums are made in
-	// another order. Of the runs here the furthest off differed by 1.
+	// bound is by how many units in the last place of the largest parameter a run may differ from one device's: sums
+	// are made in another order. Of the runs here the furthest off differed by 1.
 	const steps, bound = 10, 4
 	backend := devicetest.Open(t, 8)
 	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: rules(), Clip: 1}
@@ -77,10 +80,11 @@ func TestEqual(t *testing.T) {
 	}
 }
 
-// TestModels trains, in all stages and both forms: a GPT with dropout, whose noise is that of the rows wherever they are; a model that is
-// no chain of blocks; and in each type of training, with master copies, loss scaling (the scale begins too high, so that a step is left
-// out) and stochastic rounding, whose bits are those of the whole parameter. In half types a parameter may be off by its own last place
-// where sums are rounded another way, and then learn something else; how far is a share of the largest parameter.
+// TestModels trains, in all stages and both forms: a GPT with dropout, whose noise depends on the example wherever it
+// is; a model that is not a chain of blocks; and in each precision, with master weights, loss scaling (whose scale
+// begins too high, so that a step is skipped) and stochastic rounding, whose bits are those of the unsharded parameter.
+// In half types parameters may differ in their last place where sums are rounded differently, and then learn something
+// else; the bound is a fraction of the largest parameter.
 func TestModels(t *testing.T) {
 	const steps, world = 6, 3
 	backend := devicetest.Open(t, 8)
@@ -90,7 +94,8 @@ func TestModels(t *testing.T) {
 		for i := range inputs {
 			inputs[i] = int32((7*i*i + 3*step) % c.Vocab)
 		}
-		return tensors.FromFlatDataAndDimensions(inputs, 2*world, c.Seq), tensors.FromFlatDataAndDimensions(append(inputs[1:], 0), 2*world, c.Seq)
+		return tensors.FromFlatDataAndDimensions(inputs, 2*world, c.Seq),
+			tensors.FromFlatDataAndDimensions(append(inputs[1:], 0), 2*world, c.Seq)
 	}
 	sgd := optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}
 	typed := func(name string) train.Recipe {
@@ -108,15 +113,17 @@ func TestModels(t *testing.T) {
 		batches traintest.Batches
 		bound   float64
 	}{
-		"GPT":       {train.Recipe{Model: c, Optimizer: sgd}, text, 4},
-		"whole":     {train.Recipe{Model: traintest.Whole{Model: toy.Model(false)}, Optimizer: optim.AdamW(1e-2)}, toyBatches(2 * world), 4},
+		"GPT": {train.Recipe{Model: c, Optimizer: sgd}, text, 4},
+		"whole": {train.Recipe{Model: traintest.Whole{Model: toy.Model(false)}, Optimizer: optim.AdamW(1e-2)},
+			toyBatches(2 * world), 4},
 		"bf16":      {typed("bf16"), toyBatches(2 * world), 0.008 / ulp},
 		"fp16":      {typed("fp16"), toyBatches(2 * world), 0.002 / ulp},
 		"bf16-pure": {typed("bf16-pure"), toyBatches(2 * world), 0.008 / ulp},
 	} {
 		one, _ := traintest.Alone(t, backend, c.recipe, steps, c.batches)
 		for _, f := range []form{{world, false, zero.Options{Stage: 1}}, {world, false, zero.Options{Stage: 2}},
-			{world, false, zero.Options{Stage: 3}}, {world, true, zero.Options{Stage: 1}}, {world, true, zero.Options{Stage: 3}},
+			{world, false, zero.Options{Stage: 3}}, {world, true, zero.Options{Stage: 1}},
+			{world, true, zero.Options{Stage: 3}},
 			{world, false, zero.Options{Stage: 2, Offload: offload.Host{Update: true}}}} {
 			if off := traintest.Apart(t, one, learned(t, backend, c.recipe, f, steps, c.batches)); !(off <= c.bound) {
 				t.Errorf("%s, %+v: %g units from one device, want at most %g", name, f, off, c.bound)

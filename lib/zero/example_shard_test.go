@@ -9,10 +9,10 @@ import (
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// ZeRO-3 of three blocks on four ranks, as FSDP does it with forward and backward prefetch: the parameters of a block are
-// gathered (UNSHARD) while the block before is computed, and freed (RESHARD) behind its pass; its gradients are
-// reduce-scattered (REDUCE_GRAD) while the next backward pass goes on. A plan names what is done to block 1 for
-// micro-batch 0 as in 1F0, forward, and 1B0, backward; U0 is optimizer.step(), for micro-batches up to 0.
+// ZeRO-3 of three blocks on four ranks, as FSDP with forward and backward prefetch: the parameters of a block are
+// gathered (UNSHARD) while the previous block is computed, and freed (RESHARD) after its pass; its gradients are
+// reduce-scattered (REDUCE_GRAD) during the next backward pass. 1F0 and 1B0 are the forward and backward pass of block
+// 1 for micro-batch 0; U0 is optimizer.step() after micro-batch 0.
 func ExampleShard() {
 	plan, err := step.Parse("plan zero-3 blocks=3\nrank 0: 0F0 1F0 2F0 2B0 1B0 0B0 U0") // what one device does
 	if err != nil {
@@ -30,9 +30,9 @@ func ExampleShard() {
 	//     WAIT_1REDUCE_GRAD U0
 }
 
-// 1F1B on two ranks, twice, where the two pipelines share the optimizer's states: ZeRO-1. The gradients of a stage are
-// reduced once, when the last micro-batch has gone back, and its new parameters are gathered behind the update. What a
-// rank sends and receives (SEND_F, RECV_F: activations, SEND_B, RECV_B: gradients) goes on beside the passes.
+// Two pipelines of two ranks with 1F1B, which share the optimizer states: ZeRO-1. The gradients of a stage are reduced
+// once, after the last micro-batch's backward pass, and its new parameters are gathered after the update. Messages
+// (SEND_F, RECV_F: activations; SEND_B, RECV_B: gradients) run beside the passes.
 func ExampleShard_pipeline() {
 	plan, err := pipeline.OneFOneB(2, 3)
 	if err != nil {

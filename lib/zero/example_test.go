@@ -13,8 +13,8 @@ import (
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// Stage 3 by two ranks with a device each: they hold half of all, and gather each block's parameters a pass ahead. The ranks may as
-// well be processes on two hosts ([zero.Join], lib/collective/mpi).
+// Stage 3 by two ranks with a device each: they hold half of all, and gather each block's parameters a pass ahead. The
+// ranks may as well be processes on two hosts ([zero.Join], lib/collective/mpi).
 func ExampleNew() {
 	must := func(err error) {
 		if err != nil {
@@ -32,7 +32,8 @@ func ExampleNew() {
 	_, err = run.Step(context.Background(), x, x)
 	must(err)
 	held, all := run.Memory(), recipe.Model.Params().Bytes()
-	fmt.Println(held[memest.Parameters], "of", all, "bytes of parameters,", held[memest.Optimizer], "of", 2*all, "of Adam's states")
+	fmt.Println(held[memest.Parameters], "of", all, "bytes of parameters,", held[memest.Optimizer], "of", 2*all,
+		"of Adam's states")
 	fmt.Println(run.Plan())
 	// Output:
 	// 256 of 512 bytes of parameters, 512 of 1024 of Adam's states
@@ -47,8 +48,8 @@ func ExampleNew() {
 	//     1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD WAIT_1REDUCE_GRAD U0
 }
 
-// The same as one program: what XLA made of it is seen in what goes along the devices' axis. (The first block's backward pass turns out
-// not to need its parameters.)
+// The same as one program. The traffic along the devices' axis shows what XLA made of it. (The first block's backward
+// pass does not need its parameters.)
 func ExampleNewSPMD() {
 	must := func(err error) {
 		if err != nil {
@@ -67,7 +68,8 @@ func ExampleNewSPMD() {
 	must(err)
 	sent, err := run.Traffic()
 	must(err)
-	fmt.Println(run.Memory()[memest.Parameters], "of", recipe.Model.Params().Bytes(), "bytes of parameters;", sent, "bytes sent")
+	fmt.Println(run.Memory()[memest.Parameters], "of", recipe.Model.Params().Bytes(), "bytes of parameters;", sent,
+		"bytes sent")
 	// Output:
 	// 384 of 768 bytes of parameters; map[data:2052] bytes sent
 }

@@ -38,7 +38,7 @@ var (
 	toySource = toyBatches(2 * 2 * three)
 )
 
-// together has ranks of a group do something.
+// together runs a group of ranks.
 func together(ctx context.Context, backend *xla.Backend, r train.Recipe, ranks int, o zero.Options,
 	do func(ctx context.Context, g group.Group, one train.Trainer) error) error {
 	return group.Run(ctx, ranks, func(ctx context.Context, g group.Group) error {
@@ -69,8 +69,9 @@ func sameState(t *testing.T, what string, got, want traintest.Named) {
 	}
 }
 
-// TestCheckpoints passes a run on from form to form, to one device and back. Each loads what the one before it saved and saves it again:
-// the same bits, states of all kinds of rules among them. Then each takes a step from there: all learn the same.
+// TestCheckpoints passes a run on from form to form, to one device and back. Each loads the checkpoint of the one
+// before and saves it again: the same bits, with states of all kinds of optimizers. A step from there gives the same
+// results.
 func TestCheckpoints(t *testing.T) {
 	ctx, backend, batches := context.Background(), devicetest.Open(t, 8), toyBatches(24)
 	r := train.Recipe{Model: toy.Model(true), Optimizer: rules()}
@@ -81,7 +82,8 @@ func TestCheckpoints(t *testing.T) {
 	want, err := learn(ctx, run, 1, batches)
 	check(t, errors.Join(err, run.Close()))
 	saved := stateIn(t, dir)
-	for _, f := range []form{{3, false, zero.Options{Stage: 1}}, {4, true, zero.Options{Stage: 2}}, {4, false, zero.Options{Stage: 3, Shards: 2}},
+	for _, f := range []form{{3, false, zero.Options{Stage: 1}}, {4, true, zero.Options{Stage: 2}},
+		{4, false, zero.Options{Stage: 3, Shards: 2}},
 		{4, true, zero.Options{Stage: 1, Shards: 2}}, {3, true, zero.Options{Stage: 3}}, {}, first} {
 		again, c := t.TempDir(), traintest.Last(t, dir)
 		if f.devices == 0 { // what shards nothing
@@ -104,8 +106,8 @@ func TestCheckpoints(t *testing.T) {
 	}
 }
 
-// trainOn trains from the last checkpoint in a folder, if there is one. It saves every second step and the last. The last rank dies
-// before a step.
+// trainOn trains from the last checkpoint in a folder, if there is one. It saves every second step and the last. The
+// last rank dies before a step.
 func trainOn(ctx context.Context, g group.Group, one train.Trainer, dir string, end, dies int) error {
 	if path, err := checkpoint.Latest(dir); err == nil {
 		c, err := checkpoint.Open(path)
@@ -131,13 +133,14 @@ func trainOn(ctx context.Context, g group.Group, one train.Trainer, dir string, 
 
 // goOn has a new group train to a step.
 func goOn(backend *xla.Backend, o zero.Options, dir string, end, dies int) error {
-	return together(context.Background(), backend, toyRecipe, three, o, func(ctx context.Context, g group.Group, one train.Trainer) error {
-		return trainOn(ctx, g, one, dir, end, dies)
-	})
+	return together(context.Background(), backend, toyRecipe, three, o,
+		func(ctx context.Context, g group.Group, one train.Trainer) error {
+			return trainOn(ctx, g, one, dir, end, dies)
+		})
 }
 
-// TestAfterFault kills a rank a step after a checkpoint. A new group goes on from there, and the whole state at the end is that of a run
-// without interruption, bit for bit.
+// TestAfterFault kills a rank a step after a checkpoint. A new group continues from there, and its final state has the
+// bits of a run without interruption.
 func TestAfterFault(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	for _, o := range toyForms {
@@ -155,8 +158,8 @@ func TestAfterFault(t *testing.T) {
 	}
 }
 
-// TestFailedSave has one rank not able to write: its shard of a parameter that nothing uses is not finite. All ranks get an
-// error, the checkpoint before stays, nothing else does, and all ranks go on.
+// TestFailedSave has a rank that cannot write, since its shard of an unused parameter is not finite. All ranks get an
+// error, the previous checkpoint is the only one, and all ranks can continue.
 func TestFailedSave(t *testing.T) {
 	backend, dir, file := devicetest.Open(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "file")
 	check(t, errors.Join(goOn(backend, toyForms[2], dir, theEnd, never), os.WriteFile(file, nil, 0o600)))
@@ -173,27 +176,28 @@ func TestFailedSave(t *testing.T) {
 	r := toyRecipe
 	r.Model = model
 	for victim = range three {
-		if err := together(t.Context(), backend, r, three, toyForms[2], func(ctx context.Context, g group.Group, one train.Trainer) error {
-			for _, to := range []string{dir, dir, file} {
-				if _, err := learn(ctx, one, 1, toySource); err != nil {
-					return err
+		if err := together(t.Context(), backend, r, three, toyForms[2],
+			func(ctx context.Context, g group.Group, one train.Trainer) error {
+				for _, to := range []string{dir, dir, file} {
+					if _, err := learn(ctx, one, 1, toySource); err != nil {
+						return err
+					}
+					says := "another rank could not write"
+					switch {
+					case to == file && g.Rank() == 0:
+						says = "not a directory"
+					case to == file:
+					case g.Rank() == victim:
+						says = "idle has NaNs or infinities"
+					case g.Rank() == 0:
+						says = fmt.Sprintf("rank %d could not write", victim)
+					}
+					if err := one.Save(ctx, to, nil, 1); err == nil || !strings.Contains(err.Error(), says) {
+						return fmt.Errorf("rank %d cannot write: %v; want %q", victim, err, says)
+					}
 				}
-				says := "another rank could not write"
-				switch {
-				case to == file && g.Rank() == 0:
-					says = "not a directory"
-				case to == file:
-				case g.Rank() == victim:
-					says = "idle has values that are not finite"
-				case g.Rank() == 0:
-					says = fmt.Sprintf("rank %d could not write", victim)
-				}
-				if err := one.Save(ctx, to, nil, 1); err == nil || !strings.Contains(err.Error(), says) {
-					return fmt.Errorf("rank %d cannot write: %v; want %q", victim, err, says)
-				}
-			}
-			return nil
-		}); err != nil {
+				return nil
+			}); err != nil {
 			t.Error(err)
 		}
 	}
@@ -203,8 +207,8 @@ func TestFailedSave(t *testing.T) {
 	sameState(t, "the checkpoint before", stateIn(t, dir), want)
 }
 
-// TestFailedLoad has ranks load a checkpoint in which one rank's file is damaged, those of different steps, or one none. All get an error,
-// and go on from where they stood.
+// TestFailedLoad has ranks load a checkpoint with a damaged file, checkpoints of different steps, or nil on one rank.
+// All get an error, and are unchanged.
 func TestFailedLoad(t *testing.T) {
 	const victim = 1
 	backend, o := devicetest.Open(t, 8), toyForms[2]
@@ -224,71 +228,52 @@ func TestFailedLoad(t *testing.T) {
 	check(t, os.WriteFile(files[victim], data, 0o600))
 	want := learned(t, backend, toyRecipe, form{three, false, o}, 3, toySource)
 	file := filepath.Base(files[victim])
-	if err := together(t.Context(), backend, toyRecipe, three, o, func(ctx context.Context, g group.Group, run train.Trainer) error {
-		var got traintest.Named
-		for _, c := range []struct {
-			load [three]*checkpoint.Checkpoint
-			want [three]string
-		}{
-			{[three]*checkpoint.Checkpoint{bad, bad, bad}, [three]string{file, file, file}},
-			{[three]*checkpoint.Checkpoint{one, one, five}, [three]string{"rank 2 loads the checkpoint of step 5, this one that of step 1",
-				"rank 2 loads the checkpoint of step 5", "rank 0 loads the checkpoint of step 1, this one that of step 5"}},
-			{[three]*checkpoint.Checkpoint{one, nil, one}, [three]string{"rank 1 could not read", "the checkpoint is nil", "rank 1 could not read"}},
-		} {
-			err := run.Load(ctx, c.load[g.Rank()])
-			if err == nil || !strings.Contains(err.Error(), c.want[g.Rank()]) {
-				return fmt.Errorf("%v, want %q", err, c.want[g.Rank()])
+	if err := together(t.Context(), backend, toyRecipe, three, o,
+		func(ctx context.Context, g group.Group, run train.Trainer) error {
+			var got traintest.Named
+			for _, c := range []struct {
+				load [three]*checkpoint.Checkpoint
+				want [three]string
+			}{
+				{[three]*checkpoint.Checkpoint{bad, bad, bad}, [three]string{file, file, file}},
+				{[three]*checkpoint.Checkpoint{one, one, five},
+					[three]string{"rank 2 loads the checkpoint of step 5, this rank that of step 1",
+						"rank 2 loads the checkpoint of step 5",
+						"rank 0 loads the checkpoint of step 1, this rank that of step 5"}},
+				{[three]*checkpoint.Checkpoint{one, nil, one}, [three]string{"rank 1 could not read",
+					"the checkpoint is nil", "rank 1 could not read"}},
+			} {
+				err := run.Load(ctx, c.load[g.Rank()])
+				if err == nil || !strings.Contains(err.Error(), c.want[g.Rank()]) {
+					return fmt.Errorf("%v, want %q", err, c.want[g.Rank()])
+				}
+				if got, err = learn(ctx, run, 1, toySource); err != nil {
+					return err
+				}
 			}
-			if got, err = learn(ctx, run, 1, toySource); err != nil {
-				return err
+			if name := traintest.Differ(got, want); name != "" || run.Steps() != 3 {
+				return fmt.Errorf("%d steps; %s is not that of ranks that loaded nothing", run.Steps(), name)
 			}
-		}
-		if name := traintest.Differ(got, want); name != "" || run.Steps() != 3 {
-			return fmt.Errorf("%d steps; %s is not that of ranks that loaded nothing", run.Steps(), name)
-		}
-		if err := run.Load(ctx, five); err != nil || run.Steps() != theEnd {
-			return fmt.Errorf("%d steps, %v", run.Steps(), err)
-		}
-		return nil
-	}); err != nil {
+			if err := run.Load(ctx, five); err != nil || run.Steps() != theEnd {
+				return fmt.Errorf("%d steps, %v", run.Steps(), err)
+			}
+			return nil
+		}); err != nil {
 		t.Error(err)
 	}
 }
 
-// TestFaults has ranks of every stage, and of two copies of the state, fail, panic, stall or be cancelled, before a step and in it. Every
-// other rank gets an error that names it; whatever is asked of a rank after that says what to do.
-func TestFaults(t *testing.T) {
-	backend := devicetest.Open(t, 8)
-	leaks := devicetest.NoLeaks(t, backend)
-	for k, f := range []form{{three, false, toyForms[0]}, {three, false, toyForms[1]}, {three, false, toyForms[2]},
-		{4, false, zero.Options{Stage: 3, Shards: 2}}} {
-		ranks := traintest.Ranks[train.Trainer]{Size: f.devices, Batches: toyBatches(4 * f.devices), Folder: t.TempDir(),
-			Join: func(ctx context.Context, g group.Group) (train.Trainer, error) {
-				return zero.Join(ctx, g, backend, g.Rank(), toyRecipe, f.Options)
-			},
-			Ask: func(r train.Trainer) map[string]error {
-				_, err := r.Params(context.Background())
-				return map[string]error{"Params": err}
-			}}
-		t.Run(fmt.Sprintf("%+v", f), func(t *testing.T) {
-			for n, at := range []string{"before", "first", "middle", "last"} {
-				ranks.Play(t, traintest.Case{At: at, Fault: traintest.Faults[(k+n)%len(traintest.Faults)], Victim: n % f.devices})
-			}
-		})
-	}
-	leaks()
-}
-
-// envDir is set in processes that are ranks: the folder for their checkpoints, one for each form. They run this test program, built with
-// the tag mpi.
+// envDir is set in processes that are ranks: the folder for their checkpoints, one for each form. They run this test
+// program, built with the tag mpi.
 const envDir = "SHARDBOOK_ZERO_DIR"
 
-// TestProcesses trains by processes under mpirun, each of which writes a file, and by goroutines. Three ranks' sums come out the same, bit
-// for bit: Open MPI 4.1.4 adds three of them in the ranks' order. A machine without Open MPI and without the means to get it skips the
-// test; CI and root never do.
+// TestProcesses trains by processes under mpirun, each of which writes a file, and by goroutines. Three ranks' sums
+// come out the same, bit for bit: Open MPI 4.1.4 adds three of them in the ranks' order. A machine without Open MPI and
+// without the means to get it skips the test; CI and root never do.
 func TestProcesses(t *testing.T) {
 	program, root := systest.BuildRanks(t, t.TempDir()), t.TempDir()
-	if output, _, err := systest.Ranks(t, envDir+"="+root, "mpirun", "-n", fmt.Sprint(three), "--oversubscribe", program); err != nil {
+	if output, _, err := systest.Ranks(t, envDir+"="+root, "mpirun", "-n", fmt.Sprint(three), "--oversubscribe",
+		program); err != nil {
 		t.Fatalf("mpirun: %v: %s", err, output)
 	}
 	for i, o := range toyForms {

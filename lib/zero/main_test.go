@@ -55,7 +55,8 @@ func learn(ctx context.Context, run train.Trainer, steps int, batches traintest.
 }
 
 // learned is what a form learns.
-func learned(t testing.TB, backend *xla.Backend, r train.Recipe, f form, steps int, batches traintest.Batches) traintest.Named {
+func learned(t testing.TB, backend *xla.Backend, r train.Recipe, f form, steps int,
+	batches traintest.Batches) traintest.Named {
 	t.Helper()
 	run := f.start(t, backend, r)
 	all, err := learn(context.Background(), run, steps, batches)
@@ -67,12 +68,11 @@ func toyBatches(rows int) traintest.Batches {
 	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(step, rows) }
 }
 
-// rules are all kinds of them, one for each part of the toy.
+// rules are all kinds of optimizers, one for each part of the toy.
 func rules() optim.Optimizer {
 	eight := optim.Adam8bit(1e-2)
 	eight.Block, eight.Least = 4, 1
-	return optim.Grouped(optim.AdamW(1e-2),
-		optim.Group{Has: optim.Named("in.w"), Optimizer: optim.Adafactor(1e-2)},
+	return optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("in.w"), Optimizer: optim.Adafactor(1e-2)},
 		optim.Group{Has: optim.Named("in.b", "scale"), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}},
 		optim.Group{Has: optim.Named("h0.w"), Optimizer: eight},
 		optim.Group{Has: optim.Named("out.w"), Optimizer: optim.Adam(1e-2)})

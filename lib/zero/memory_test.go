@@ -21,19 +21,22 @@ import (
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// deep is a chain of equal blocks, and a last one without parameters, whose inputs and outputs are vectors of the width.
+// deep is a chain of equal blocks, and a last one without parameters, whose inputs and outputs are vectors of the
+// width.
 func deep(blocks, width int) chain.Model {
 	m := chain.Model{Criterion: func(y, targets *graph.Node) *graph.Node {
 		return graph.ReduceAllMean(graph.Square(graph.Sub(y, targets)))
 	}}
 	for i := range blocks {
 		name := fmt.Sprintf("h%d.w", i)
-		m.Blocks = append(m.Blocks, chain.Block{Name: name[:len(name)-2], Kind: "h", Params: params.Tree{params.New(name, dtypes.Float32, width, width)},
+		m.Blocks = append(m.Blocks, chain.Block{Name: name[:len(name)-2], Kind: "h",
+			Params: params.Tree{params.New(name, dtypes.Float32, width, width)},
 			Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
 				return graph.Add(x, graph.Tanh(graph.Dot(x, p.Get(name)).Product()))
 			}})
 	}
-	m.Blocks = append(m.Blocks, chain.Block{Name: "loss", Apply: func(_ params.Nodes, x, _, _ *graph.Node) *graph.Node { return x }})
+	m.Blocks = append(m.Blocks, chain.Block{Name: "loss",
+		Apply: func(_ params.Nodes, x, _, _ *graph.Node) *graph.Node { return x }})
 	m.Initial = func() (values []*tensors.Tensor, err error) {
 		for i := range blocks {
 			flat := make([]float32, width*width)
@@ -59,9 +62,9 @@ func needs(t *testing.T, backend *xla.Backend, depth, width int, o zero.Options)
 	return run.Memory()[memest.Temporary]
 }
 
-// TestDepth looks at what the compiled steps of chains of 5 and 10 equal blocks need: in stage 3 five blocks more cost
-// no more than the shards of their gradients and the activations of their one row; and each block gathered ahead costs
-// one block's parameters.
+// TestDepth compares the memory of compiled steps of 5 and 10 equal blocks: in stage 3 five more blocks cost no more
+// than the shards of their gradients and their activations for one example; each block gathered ahead costs one block's
+// parameters.
 func TestDepth(t *testing.T) {
 	const width, world = 64, 4
 	backend := devicetest.Open(t, 8)
@@ -145,7 +148,8 @@ func TestCompilersOwn(t *testing.T) {
 		}
 		total.Close()
 		held, params := run.BytesPerDevice(), recipe.Model.Params().Bytes()
-		if want := map[int]int64{1: params, 3: params / world}[stage]; held["parameters"] != want || held["optimizer"] != 2*params/world {
+		if want := map[int]int64{1: params, 3: params / world}[stage]; held["parameters"] != want ||
+			held["optimizer"] != 2*params/world {
 			t.Errorf("stage %d: a device holds %v of %d bytes of parameters", stage, held, params)
 		}
 		report, err := run.Collectives()
@@ -158,15 +162,16 @@ func TestCompilersOwn(t *testing.T) {
 	}
 }
 
-// TestActivationsOnHost looks at the most that lies on a device: with the inputs of blocks on the host it is less by nearly
-// all of them.
+// TestActivationsOnHost looks at the most that lies on a device: with the inputs of blocks on the host it is less by
+// nearly all of them.
 func TestActivationsOnHost(t *testing.T) {
 	const depth, width, rows = 12, 8, 256
 	peak := func(host bool) int64 {
 		backend := devicetest.OpenOwn(t, 2)
 		x := tensors.FromFlatDataAndDimensions(make([]float32, 2*rows*width), 2*rows, width)
 		learned(t, backend, train.Recipe{Model: deep(depth, width), Optimizer: optim.SGD(0.1)},
-			form{2, false, zero.Options{Stage: 3, Recompute: true, Offload: offload.Host{Activations: host, Prefetch: 1}}}, 1,
+			form{2, false, zero.Options{Stage: 3, Recompute: true, Offload: offload.Host{Activations: host,
+				Prefetch: 1}}}, 1,
 			func(int) (*tensors.Tensor, *tensors.Tensor) { return x, x })
 		return backend.PeakBytes()[0]
 	}

@@ -22,7 +22,7 @@ func init() {
 	}
 }
 
-// asProcess is a rank's part: it leaves off at a checkpoint, and goes on from it.
+// asProcess is a rank's part: it stops at a checkpoint, and resumes from it.
 func asProcess(ctx context.Context, job *mpi.Job, backend *xla.Backend) error {
 	for i, o := range toyForms {
 		for _, end := range []int{3, theEnd} {

@@ -21,10 +21,12 @@ import (
 )
 
 // half is mixed precision in which all that is communicated has 2 bytes.
-var half = precision.Policy{Params: dtypes.Float32, Compute: dtypes.BFloat16, Output: dtypes.Float32, Reduce: dtypes.BFloat16}
+var half = precision.Policy{Params: dtypes.Float32, Compute: dtypes.BFloat16, Output: dtypes.Float32,
+	Reduce: dtypes.BFloat16}
 
 // A model whose shards need no padding has exactly the paper's bytes (Rajbhandari et al. 2020, §5, K = 12): 4Ψ+12Ψ/N,
-// 2Ψ+14Ψ/N and 16Ψ/N for Ψ parameters. A step moves 2 or 3 times the bytes of the parameters, of which a ring sends (N−1)/N.
+// 2Ψ+14Ψ/N and 16Ψ/N for Ψ parameters. A step moves 2 or 3 times the bytes of the parameters, of which a ring sends
+// (N−1)/N.
 func ExampleOptions_Bytes() {
 	recipe := train.Recipe{Model: deep(4, 16), Optimizer: optim.Adam(1e-3), Precision: half}
 	params := int64(recipe.Model.Params().Size())
@@ -44,7 +46,8 @@ func ExampleOptions_Bytes() {
 		sent, err := p.Traffic(sizes)
 		must(err)
 		formula := []int64{4*params + 12*params/8, 2*params + 14*params/8, 16 * params / 8}[stage-1]
-		fmt.Printf("stage %d: %d bytes held, the formula says %d; %d Ψ sent\n", stage, total(held), formula, sent[0][train.Axis]/(2*params))
+		fmt.Printf("stage %d: %d bytes held, the formula says %d; %d Ψ sent\n", stage, total(held), formula,
+			sent[0][train.Axis]/(2*params))
 	}
 	// Output:
 	// stage 1: 5632 bytes held, the formula says 5632; 2 Ψ sent
@@ -59,14 +62,15 @@ func total(bytes map[memest.Kind]int64) (sum int64) {
 	return sum
 }
 
-// TestPlan holds what ranks hold and send, message by message, against the plan, in worlds of up to 8, hardly any of which
-// divides a parameter of the toy: exactly, on every rank. And the plan against the formulas in the padded number of parameters.
+// TestPlan compares the memory and the messages of every rank with the plan, exactly, in worlds of up to 8, hardly any
+// of which divides a parameter of the toy; and the plan with the formulas for the padded number of parameters.
 func TestPlan(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.Adam(1e-2), Precision: half}
 	for stage := 1; stage <= 3; stage++ {
 		for _, f := range []form{{3, false, zero.Options{Stage: stage}}, {8, false, zero.Options{Stage: stage}},
-			{2, false, zero.Options{Stage: stage, Accumulate: 2, Prefetch: stage / 3}}, {4, false, zero.Options{Stage: stage, Shards: 2}}} {
+			{2, false, zero.Options{Stage: stage, Accumulate: 2, Prefetch: stage / 3}},
+			{4, false, zero.Options{Stage: stage, Shards: 2}}} {
 			o, world, shards := f.Options, f.devices, f.devices
 			if o.Shards > 0 {
 				shards = o.Shards
@@ -86,7 +90,8 @@ func TestPlan(t *testing.T) {
 				padded += int64((s.Size() + shards - 1) / shards * shards)
 			}
 			shard := padded / int64(shards)
-			if formula := []int64{4*padded + 12*shard, 2*padded + 14*shard, 16 * shard}[stage-1]; total(want) != formula {
+			formula := []int64{4*padded + 12*shard, 2*padded + 14*shard, 16 * shard}[stage-1]
+			if total(want) != formula {
 				t.Errorf("%+v: planned %v, want %d bytes for %d parameters", f, want, formula, padded)
 			}
 			check(t, group.Run(t.Context(), world, func(ctx context.Context, inner group.Group) error {
@@ -128,11 +133,13 @@ func TestPlan(t *testing.T) {
 				}
 				peak, shard := held[rank].Peak, slices.Max(sizes.Reduced) // which is added to another one
 				if grads := has[memest.Gradients]; grads < want[memest.Gradients] || grads > peak.Gradients+shard {
-					t.Errorf("%+v: rank %d holds %d bytes of gradients, planned %d, with those of a moment %d", f, rank, grads,
+					t.Errorf("%+v: rank %d holds %d bytes of gradients, planned %d, with those of a moment %d", f, rank,
+						grads,
 						want[memest.Gradients], peak.Gradients)
 				}
 				if stage == 3 && has[memest.Communication] != peak.Gathered {
-					t.Errorf("%+v: rank %d gathers %d bytes, planned %d", f, rank, has[memest.Communication], peak.Gathered)
+					t.Errorf("%+v: rank %d gathers %d bytes, planned %d", f, rank, has[memest.Communication],
+						peak.Gathered)
 				}
 				return one.Close()
 			}))

@@ -12,11 +12,11 @@ import (
 //   - Stage 1 reduces a unit's gradients once, to shards, as soon as the last micro-batch's are there, updates the
 //     rank's shard, and gathers the new parameters.
 //   - Stage 2 reduces the gradients of each micro-batch, so that a rank accumulates shards only.
-//   - Stage 3 gathers a unit's parameters ahead passes before each pass that uses them, and frees them after it, unless
-//     they would be gathered again at once.
+//   - Stage 3 gathers a unit's parameters for each pass that uses them, as many passes early as ahead says, and frees
+//     them after it, unless they would be gathered again at once.
 //
-// In stages 2 and 3 at most pending reductions run beside the passes; with 0 the next pass waits for each, which needs
-// the least memory.
+// In stages 2 and 3 pending is the maximal number of reductions that run beside the passes; with 0 the next pass waits
+// for each, which needs the least memory.
 func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
 	q := p.Clone()
 	for u, unit := range q.Units {
@@ -37,8 +37,8 @@ func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
 // stretch is a range of passes, by number, for which a unit is gathered.
 type stretch struct{ unit, first, last int }
 
-// stretches lists, by their first pass, when units are needed on a rank. A unit stays gathered if it would be gathered
-// again before the pass after its last one.
+// stretches lists, by their first pass, when units are needed on a rank. Two uses of a unit are one stretch if
+// gathering it for the second would begin no later than right after the first.
 func stretches(p *step.Plan, rank, ahead int) (all []stretch) {
 	open := map[int]int{} // by unit: its last stretch
 	n := 0
@@ -62,7 +62,7 @@ func stretches(p *step.Plan, rank, ahead int) (all []stretch) {
 	return all
 }
 
-// gatherAhead gathers each unit ahead passes before its stretch, and frees it after it.
+// gatherAhead gathers each unit before its stretch, as many passes early as ahead says, and frees it after it.
 func gatherAhead(p *step.Plan, rank, ahead int, axis string) {
 	coming, n := stretches(p, rank, ahead), 0
 	var open []stretch

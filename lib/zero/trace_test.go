@@ -57,23 +57,27 @@ func traced(t *testing.T, o zero.Options, view func(g group.Group) (group.Group,
 	return o.Trace.Take()
 }
 
-// TestTrace traces what is computed, gathered and reduced when: over a slow link, without Prefetch nothing is gathered while the rank
-// computes, and in stage 3 no gradients are reduced; and at no time more blocks are gathered than the one that computes and those ahead.
-// With every gather held up until the pass before the one that needs it has been computed, and every reduction until the pass after it
-// has, a step ends only if computing waits for neither.
+// TestTrace checks when blocks are computed, gathered and reduced. Over a slow link, without Prefetch, nothing is
+// gathered while the rank computes, and in stage 3 no gradients are reduced; at no time are more blocks gathered than
+// Prefetch allows. If each gather is held up until the pass before the one that needs it is done, and each reduction
+// until the pass after it is, a step ends only if computing waits for neither.
 func TestTrace(t *testing.T) {
-	for _, o := range []zero.Options{{Stage: 1}, {Stage: 2}, {Stage: 3}, {Stage: 3, Prefetch: 1}, {Stage: 3, Prefetch: 2}} {
+	for _, o := range []zero.Options{{Stage: 1}, {Stage: 2}, {Stage: 3}, {Stage: 3, Prefetch: 1},
+		{Stage: 3, Prefetch: 2}} {
 		t.Run(fmt.Sprintf("stage %d, Prefetch %d", o.Stage, o.Prefetch), func(t *testing.T) {
 			o.Trace = trace.New()
 			waits := o.Stage == 3 && o.Prefetch == 0
-			got := traced(t, o, func(g group.Group) (group.Group, error) { return group.Slow(g, group.Link{Latency: time.Millisecond}) })
+			got := traced(t, o, func(g group.Group) (group.Group, error) {
+				return group.Slow(g, group.Link{Latency: time.Millisecond})
+			})
 			for rank := range 2 {
 				compute := trace.Of(got.Spans, rank, trace.Compute)
 				if n := len(toyPasses) + 1; len(compute) != n {
 					t.Fatalf("rank %d computes %d times, want %d", rank, len(compute), n)
 				}
 				for stream, may := range map[string]bool{trace.Gather: o.Prefetch > 0, trace.Reduce: !waits} {
-					if hidden := trace.Overlap(trace.Of(got.Spans, rank, stream), compute[:len(toyPasses)]); hidden > 0 && !may {
+					if hidden := trace.Overlap(trace.Of(got.Spans, rank, stream),
+						compute[:len(toyPasses)]); hidden > 0 && !may {
 						t.Errorf("rank %d computes while there is a %s: %.2f of it", rank, stream, hidden)
 					}
 				}
@@ -102,8 +106,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// checkGathered compares the counter of gathered parameters with what a rank must have at each pass: the parameters of the block that
-// computes and of those ahead, each once.
+// checkGathered compares the counter of gathered parameters with what a rank must have at each pass: the parameters of
+// the block that computes and of those ahead, each once.
 func checkGathered(t *testing.T, ahead int, got trace.Trace, rank int, compute []trace.Span) {
 	t.Helper()
 	last := int64(0)
@@ -167,7 +171,7 @@ type heldUp struct {
 }
 
 func (h *heldUp) Do(ctx context.Context, call group.Call) error {
-	wait := 0 // for so many passes of this step
+	wait := 0 // passes of this step
 	switch {
 	case call.Kind == group.KindAllGather && len(h.gathers) > 0:
 		wait = h.gathers[h.gathered%len(h.gathers)]
@@ -176,7 +180,8 @@ func (h *heldUp) Do(ctx context.Context, call group.Call) error {
 		wait = min(len(toyPasses), toyForwards+h.reduced%(len(toyPasses)-toyForwards)+2)
 		h.reduced++
 	}
-	for begun := time.Now(); len(trace.Of(h.recorder.Spans(), h.Rank(), trace.Compute)) < wait; time.Sleep(100 * time.Microsecond) {
+	done := func() int { return len(trace.Of(h.recorder.Spans(), h.Rank(), trace.Compute)) }
+	for begun := time.Now(); done() < wait; time.Sleep(100 * time.Microsecond) {
 		if time.Since(begun) > 20*time.Second {
 			return errors.New("computing waits for it")
 		}

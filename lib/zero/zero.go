@@ -7,9 +7,9 @@
 //   - also the parameters, in stage 3, which PyTorch calls fully sharded data parallelism (FSDP).
 //
 // The model is a chain of blocks (package chain); any other model is a chain of one block. The parameters of a block
-// form a unit, and so do parameters that the same blocks share. A unit is gathered, and its gradients are reduced, in
-// one message. A rank's shard of a parameter is a range of its elements in row-major order, of equal length on all
-// ranks and padded with zeros at the end (optim.FlatLength).
+// form a unit; a parameter that several blocks share is a unit of its own. A unit is gathered, and its gradients are
+// reduced, in one message. A rank's shard of a parameter is a range of its elements in row-major order, of equal length
+// on all ranks and padded with zeros at the end (optim.FlatLength).
 //
 // [New] trains with a rank for each device, which gathers parameters while the passes run; [Join] makes a process one
 // of the ranks, on any host; [NewSPMD] compiles one program for all devices, collectives included. They return a
@@ -43,8 +43,8 @@ const replicas = "replica"
 type Options struct {
 	// Stage is 1, 2 or 3; each shards more than the one before.
 	Stage int
-	// Prefetch is, in stage 3, how many passes before its use a block's parameters are gathered, and how many
-	// reductions of gradients may be under way beside the passes. With 0 the rank waits for both.
+	// Prefetch is, in stage 3, the number of passes by which a block's parameters are gathered early, and the maximal
+	// number of reductions that run beside the passes. With 0 the rank waits for both.
 	Prefetch int
 	// Accumulate is the number of micro-batches per step (gradient accumulation); 0 means 1. Stage 1 accumulates full
 	// gradients and reduces them once; stages 2 and 3 reduce those of each micro-batch.
@@ -76,7 +76,8 @@ func (o Options) Validate() error {
 	case o.Prefetch < 0:
 		return fmt.Errorf("zero: Options.Prefetch is %d: set it to a number of passes, at least 0", o.Prefetch)
 	case o.Prefetch > 0 && o.Stage < 3:
-		return fmt.Errorf("zero: Options.Prefetch is %d in stage %d, which gathers no parameters for passes: set it to 0",
+		return fmt.Errorf("zero: Options.Prefetch is %d in stage %d, which gathers no parameters for passes: set it "+
+			"to 0",
 			o.Prefetch, o.Stage)
 	case o.Accumulate < 0:
 		return fmt.Errorf("zero: Options.Accumulate is %d: set it to at least 1, or to 0 for 1", o.Accumulate)
@@ -162,7 +163,8 @@ func (o Options) spec(r train.Recipe, devices int, inside bool) (s engine.Spec, 
 	case devices < 1:
 		return s, fmt.Errorf("zero: %d ranks: give at least 1", devices)
 	case devices%shards != 0:
-		return s, fmt.Errorf("zero: Options.Shards is %d, which does not divide the %d ranks: choose a divisor, or 0 for all",
+		return s, fmt.Errorf("zero: Options.Shards is %d, which does not divide the %d ranks: choose a divisor, or 0 "+
+			"for all",
 			o.Shards, devices)
 	}
 	if s, err = engine.Alone(r, max(o.Accumulate, 1)); err != nil {

@@ -24,7 +24,7 @@ func Broadcast[T Element](ctx context.Context, g Group, buf []T, root int) error
 // Reduce reduces the bufs of all ranks, element by element, into the root's. The other
 // ranks' bufs do not change.
 func Reduce[T Element](ctx context.Context, g Group, buf []T, op ReduceOp, root int) error {
-	return g.Do(ctx, reduceCall(buf, op, root))
+	return g.Do(ctx, callOf(KindReduce, op, root, buf, buf))
 }
 
 // AllReduce reduces the bufs of all ranks, element by element, into each of them.
@@ -36,39 +36,41 @@ func AllReduce[T Element](ctx context.Context, g Group, buf []T, op ReduceOp) er
 // Gather concatenates the ins of all ranks, in the order of the ranks, into the root's
 // out, which is Size times as long as in. The other ranks' outs may be nil.
 func Gather[T Element](ctx context.Context, g Group, in, out []T, root int) error {
-	return g.Do(ctx, gatherCall(in, out, root))
+	return g.Do(ctx, callOf(KindGather, Sum, root, in, out))
 }
 
 // AllGather concatenates the ins of all ranks, in the order of the ranks, into every
 // rank's out, which is Size times as long as in. A rank's in may be its own part of out.
 func AllGather[T Element](ctx context.Context, g Group, in, out []T) error {
-	return g.Do(ctx, allGatherCall(in, out))
+	return g.Do(ctx, callOf(KindAllGather, Sum, 0, in, out))
 }
 
 // Scatter copies part r of the root's in into rank r's out; in is Size times as long as
 // out. The other ranks' ins may be nil.
 func Scatter[T Element](ctx context.Context, g Group, in, out []T, root int) error {
-	return g.Do(ctx, scatterCall(in, out, root))
+	return g.Do(ctx, callOf(KindScatter, Sum, root, in, out))
 }
 
 // ReduceScatter reduces the ins of all ranks, element by element, and writes part r of
 // the result into rank r's out; in is Size times as long as out. A rank's out may be its
 // own part of in; the rest of in does not change.
 func ReduceScatter[T Element](ctx context.Context, g Group, in, out []T, op ReduceOp) error {
-	return g.Do(ctx, reduceScatterCall(in, out, op))
+	return g.Do(ctx, callOf(KindReduceScatter, op, 0, in, out))
 }
 
 // AllToAll copies part p of rank r's in to part r of rank p's out, for all r and p. All
 // parts have the same length.
 func AllToAll[T Element](ctx context.Context, g Group, in, out []T) error {
-	return g.Do(ctx, allToAllCall(in, out))
+	return g.Do(ctx, callOf(KindAllToAll, Sum, 0, in, out))
 }
 
 // AllToAllV is [AllToAll] with uneven parts: in has inCounts[p] elements for each rank p,
 // one part after the other, and out receives outCounts[p] from each rank p. The counts
 // of rank r for p and of rank p from r must be equal.
 func AllToAllV[T Element](ctx context.Context, g Group, in, out []T, inCounts, outCounts []int) error {
-	return g.Do(ctx, allToAllVCall(in, out, inCounts, outCounts))
+	call := callOf(KindAllToAll, Sum, 0, in, out)
+	call.InCounts, call.OutCounts = some(inCounts), some(outCounts)
+	return g.Do(ctx, call)
 }
 
 // Barrier returns when every rank has called it.
@@ -96,32 +98,6 @@ func AllReduceCall[T Element](buf []T, op ReduceOp) Call {
 
 // BarrierCall is [Barrier] as a [Call].
 func BarrierCall() Call { return Call{Kind: KindBarrier} }
-
-func reduceCall[T Element](buf []T, op ReduceOp, root int) Call {
-	return callOf(KindReduce, op, root, buf, buf)
-}
-
-func gatherCall[T Element](in, out []T, root int) Call {
-	return callOf(KindGather, Sum, root, in, out)
-}
-
-func allGatherCall[T Element](in, out []T) Call { return callOf(KindAllGather, Sum, 0, in, out) }
-
-func scatterCall[T Element](in, out []T, root int) Call {
-	return callOf(KindScatter, Sum, root, in, out)
-}
-
-func reduceScatterCall[T Element](in, out []T, op ReduceOp) Call {
-	return callOf(KindReduceScatter, op, 0, in, out)
-}
-
-func allToAllCall[T Element](in, out []T) Call { return callOf(KindAllToAll, Sum, 0, in, out) }
-
-func allToAllVCall[T Element](in, out []T, inCounts, outCounts []int) Call {
-	call := allToAllCall(in, out)
-	call.InCounts, call.OutCounts = some(inCounts), some(outCounts)
-	return call
-}
 
 // some makes missing counts none: nil stands for even parts.
 func some(counts []int) []int {

@@ -192,3 +192,31 @@ func TestCancel(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+// Calls of the functions without Call.
+
+func reduceCall[T Element](buf []T, op ReduceOp, root int) Call {
+	return callOf(KindReduce, op, root, buf, buf)
+}
+
+func gatherCall[T Element](in, out []T, root int) Call {
+	return callOf(KindGather, Sum, root, in, out)
+}
+
+func allGatherCall[T Element](in, out []T) Call { return callOf(KindAllGather, Sum, 0, in, out) }
+
+func scatterCall[T Element](in, out []T, root int) Call {
+	return callOf(KindScatter, Sum, root, in, out)
+}
+
+func reduceScatterCall[T Element](in, out []T, op ReduceOp) Call {
+	return callOf(KindReduceScatter, op, 0, in, out)
+}
+
+func allToAllCall[T Element](in, out []T) Call { return callOf(KindAllToAll, Sum, 0, in, out) }
+
+func allToAllVCall[T Element](in, out []T, inCounts, outCounts []int) Call {
+	call := allToAllCall(in, out)
+	call.InCounts, call.OutCounts = some(inCounts), some(outCounts)
+	return call
+}

@@ -22,7 +22,7 @@ func (m *member) collective(ctx context.Context, at place, call Call, started ti
 	}
 	m.help(call.Kind, at.seq)
 	for spin := 0; m.finished.Load() < at.seq; spin++ {
-		if spin < m.config.spins {
+		if spin < spins {
 			runtime.Gosched()
 		} else {
 			<-at.wake

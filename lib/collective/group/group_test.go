@@ -355,7 +355,7 @@ func TestFlight(t *testing.T) {
 		}
 		defer g.Dump(&dump)
 		return Recv(ctx, g, make([]int64, 3), 1)
-	}, func(c *config) { c.records = 4 })
+	})
 	if err == nil {
 		t.Fatal("no error from a receive of the wrong length")
 	}
@@ -373,13 +373,10 @@ func TestFlight(t *testing.T) {
 	if !strings.Contains(dump.String(), "receive #1: rank 0 receives 3 int64 where rank 1 sends 2 int64") {
 		t.Errorf("the dump does not say what went wrong:\n%s", dump.String())
 	}
-	if strings.Contains(dump.String(), "all-reduce #4") {
-		t.Errorf("the dump has more than 4 operations of a rank:\n%s", dump.String())
-	}
 }
 
 func TestRecorder(t *testing.T) {
-	r := NewRecorder(2)
+	r := &Recorder{records: make([]Record, 2)}
 	begun := time.Now()
 	first := r.Begin("", 1, BarrierCall(), begun)
 	second := r.Begin("", 2, BarrierCall(), begun)

@@ -6,13 +6,12 @@ import (
 	"math"
 	"sync"
 	"time"
+
+	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// Link is a simulated network link between ranks, for [Slow].
-type Link struct {
-	Latency   time.Duration // of each round of messages
-	Bandwidth float64       // bytes per second, in each direction of each rank; 0 is no limit
-}
+// Link is a simulated network link between ranks, for [Slow]. A bandwidth of 0 is no limit.
+type Link = plan.Link
 
 // Slow returns a view of g whose calls take at least as long as over the link, to simulate a slower network. A rank has
 // one port in each direction, which messages pass one after another; a collective takes the time of the ring algorithm

@@ -53,7 +53,7 @@ func playProgram(seed uint64, link Link) (results [][][]float32, err error) {
 		r := g.Rank()
 		for i, c := range cases {
 			in, out := ins[i][r], results[i][r]
-			call := c.call(r, counts[i], func() Call { return callFor(c, in, out) })
+			call := c.call(r, counts[i], callFor(c, in, out))
 			if c.Kind == KindSend { // to the next rank; the receives are started, since all ranks may wait for theirs
 				call = SendCall(in, (r+1)%ranks)
 				pending = append(pending, g.Start(ctx, RecvCall(out, (r+ranks-1)%ranks)))

@@ -105,7 +105,7 @@ func (m *member) perform(ctx context.Context, at place, call Call, started time.
 // await waits until ready, and returns nil; or until the group fails or the call's time
 // is over, and returns why.
 func (m *member) await(ctx context.Context, at place, ready func() bool) error {
-	for range m.config.spins {
+	for range spins {
 		if ready() {
 			return nil
 		}

@@ -17,15 +17,16 @@ const DefaultTimeout = time.Minute
 // and all buffers are in use.
 func Timeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
 
+// spins is how often a waiting rank yields before it sleeps.
+const spins = 4
+
 type config struct {
 	timeout time.Duration
-	records int
-	spins   int // how often a rank lets others run before it sleeps
 	hook    func(rank int, s step)
 }
 
 func newConfig(size int, options []Option) (config, error) {
-	c := config{timeout: DefaultTimeout, records: DefaultRecords, spins: 4}
+	c := config{timeout: DefaultTimeout}
 	for _, option := range options {
 		if option != nil {
 			option(&c)

@@ -101,19 +101,23 @@ func (c randomCase) play() error {
 }
 
 func playAs[T Element](c randomCase) error {
-	switch {
-	case c.View:
-		return playView[T](c)
-	case c.Plan:
+	if c.Plan {
 		return playPlan[T](c)
 	}
 	rng := rand.New(rand.NewPCG(c.Seed, 2))
 	ins, outs, counts := buffers[T](rng, c)
 	want := reference(c.Kind, c.Op, c.Root, copies(ins), outs, counts)
 	unchanged := copies(ins)
-	err := Run(context.Background(), c.Ranks, func(ctx context.Context, g Group) error {
+	counted := make([]Counted, c.Ranks)
+	err := Run(context.Background(), c.Ranks, func(ctx context.Context, g Group) (err error) {
 		r := g.Rank()
-		call := c.call(r, counts, func() Call { return callFor(c, ins[r], outs[r]) })
+		if c.View {
+			counted[r] = Count(g)
+			if g, err = ByPlan(counted[r], c.Algorithm); err != nil {
+				return err
+			}
+		}
+		call := c.call(r, counts, callFor(c, ins[r], outs[r]))
 		if c.Kind == KindSend {
 			return playSend(ctx, g, ins[r], outs[r])
 		}
@@ -122,14 +126,14 @@ func playAs[T Element](c randomCase) error {
 		}
 		return g.Do(ctx, call)
 	}, Timeout(time.Minute))
-	if err != nil {
-		return err
+	if err == nil && c.View {
+		err = c.checkTraffic(counted)
 	}
-	if err := same(outs, want); err != nil {
-		return err
+	if err == nil {
+		err = same(outs, want)
 	}
-	if c.InPlace || outs[0] == nil || inPlaceOnly(c.Kind) {
-		return nil
+	if err != nil || c.InPlace || outs[0] == nil || inPlaceOnly(c.Kind) {
+		return err
 	}
 	if err := same(ins, unchanged); err != nil {
 		return fmt.Errorf("the input changed: %w", err)
@@ -179,6 +183,13 @@ func buffers[T Element](rng *rand.Rand, c randomCase) (ins, outs [][]T, counts [
 			ins[r], outs[r] = randomValues[T](rng, sum(counts[r])), make([]T, received[r])
 		}
 	}
+	for r := range n {
+		for i := range ins[r] {
+			if c.View { // exact in any order of additions
+				ins[r][i] = fromNumber[T](float64(rng.IntN(6)))
+			}
+		}
+	}
 	return ins, outs, counts
 }
 
@@ -212,8 +223,8 @@ func callFor[T Element](c randomCase, in, out []T) Call {
 	return BarrierCall()
 }
 
-func (c randomCase) call(rank int, counts [][]int, even func() Call) Call {
-	call := even()
+// call is a call with the counts of an uneven all-to-all.
+func (c randomCase) call(rank int, counts [][]int, call Call) Call {
 	if c.Kind == KindAllToAll && c.Uneven {
 		outCounts := make([]int, c.Ranks)
 		for from := range outCounts {

@@ -56,13 +56,8 @@ type Recorder struct {
 	next    uint64
 }
 
-// DefaultRecords is the number of operations that a flight recorder keeps.
-const DefaultRecords = 64
-
-// NewRecorder returns a recorder of the last size operations, at least one.
-func NewRecorder(size int) *Recorder {
-	return &Recorder{records: make([]Record, max(1, size))}
-}
+// NewRecorder returns a recorder of the last 64 operations.
+func NewRecorder() *Recorder { return &Recorder{records: make([]Record, 64)} }
 
 // Begin records the start of an operation and returns its number, for End. The group is
 // the name of a sub-group, or "".

@@ -71,7 +71,7 @@ func newRoot(n int, options []Option) (*shared, error) {
 	}
 	recorders := make([]*Recorder, n)
 	for rank := range recorders {
-		recorders[rank] = NewRecorder(config.records)
+		recorders[rank] = NewRecorder()
 	}
 	return newShared("", config, recorders), nil
 }

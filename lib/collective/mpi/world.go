@@ -77,7 +77,7 @@ func World(options ...Option) (*Job, error) {
 	if code := C.shardbook_start(&comm); code != C.MPI_SUCCESS {
 		return nil, mpiError(code)
 	}
-	w := &world{config: config, recorder: group.NewRecorder(group.DefaultRecords)}
+	w := &world{config: config, recorder: group.NewRecorder()}
 	g, err := newRanks("", comm, w)
 	if err != nil {
 		return nil, err

@@ -43,13 +43,13 @@ func name(names []string, i int, kind string) string {
 	return fmt.Sprintf("%s(%d)", kind, i)
 }
 
-// Ops are all operations.
+// Ops returns all operations.
 func Ops() []Op {
 	return []Op{Broadcast, Reduce, AllReduce, Gather, AllGather, Scatter, ReduceScatter, AllToAll}
 }
 
-// Algorithms are the algorithms that an operation has, in the order of their
-// constants; none for an unknown operation.
+// Algorithms returns the algorithms that [New] has for an operation, in the order of
+// their constants; none for an unknown operation.
 func Algorithms(op Op) []Algorithm {
 	var list []Algorithm
 	for a := range recipes[op] {
@@ -59,11 +59,11 @@ func Algorithms(op Op) []Algorithm {
 	return list
 }
 
-// rooted tells whether one rank plays a special part.
+// rooted reports whether the operation has a root.
 func (o Op) rooted() bool { return o == Broadcast || o == Reduce || o == Gather || o == Scatter }
 
-// parts tells whether the data has one part a rank.
+// parts reports whether the data has a part for each rank.
 func (o Op) parts() bool { return o != Broadcast && o != Reduce && o != AllReduce }
 
-// reduces tells whether the operation has a reduction.
+// reduces reports whether the operation has a reduction.
 func (o Op) reduces() bool { return o == Reduce || o == AllReduce || o == ReduceScatter }

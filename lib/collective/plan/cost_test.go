@@ -127,24 +127,6 @@ func TestCostHierarchical(t *testing.T) {
 	}
 }
 
-// A tree is best for short data and a ring or halving for long, as ever.
-func TestCostOrder(t *testing.T) {
-	total := func(algorithm plan.Algorithm, elements int) time.Duration {
-		return cost(t, make1(t, plan.AllReduce, algorithm, 16), plan.Uniform(ethernet), elements, 4).Total
-	}
-	if doubling, ring := total(plan.RecursiveDoubling, 16), total(plan.Ring, 16); doubling >= ring {
-		t.Errorf("16 numbers: recursive doubling takes %v, the ring %v", doubling, ring)
-	}
-	if doubling, ring := total(plan.RecursiveDoubling, 1<<24), total(plan.Ring, 1<<24); doubling <= ring {
-		t.Errorf("2^24 numbers: recursive doubling takes %v, the ring %v", doubling, ring)
-	}
-	// "O(1) time" of the one-shot all-reduce holds for rounds alone: all its messages
-	// have to go through one port.
-	if one := total(plan.OneShot, 1<<24); one < 7*total(plan.Ring, 1<<24) {
-		t.Errorf("2^24 numbers: one-shot takes %v", one)
-	}
-}
-
 // A network that differs by pair: a slow rank holds up whoever waits for it, and
 // nobody else.
 func TestCostWaits(t *testing.T) {

@@ -9,11 +9,11 @@ import (
 	"text/tabwriter"
 )
 
-// Draw writes what every rank holds before the first round and after each: a row a
-// rank, a column a chunk. b2 is rank 1's contribution to chunk 2, a2+b2 a sum, and ·
-// a place that holds nothing yet. Scratch is left out, and of an AllToAll all but the
-// result. Above each picture are the messages that made it, as sender→receiver and
-// chunks. The errors are those of a plan that cannot be carried out, and of w.
+// Draw writes what every rank holds before the first round and after each as text: a row
+// for each rank, a column for each chunk. b2 is rank 1's contribution to chunk 2, a2+b2 a
+// sum, and · an empty slot. Scratch is left out, and of an AllToAll all but the result.
+// Before each picture are the messages of the round, as in Arrows. The errors are those
+// of a plan that cannot be carried out, and of w.
 func (p *Plan) Draw(w io.Writer) error {
 	pictures, err := p.pictures()
 	if err != nil {
@@ -42,8 +42,8 @@ func (p *Plan) Draw(w io.Writer) error {
 	return out.Flush()
 }
 
-// Held is the same in numbers, before the first round and after each: of how many ranks the data is in each chunk of
-// each rank. The errors are those of a plan that cannot be carried out.
+// Held is the number of ranks whose data is in each chunk of each rank, before the first round and after each: by
+// round, rank and chunk. The errors are those of a plan that cannot be carried out.
 func (p *Plan) Held() ([][][]int, error) {
 	pictures, err := p.pictures()
 	held := make([][][]int, len(pictures))

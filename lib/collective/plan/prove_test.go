@@ -440,37 +440,3 @@ func TestNewErrors(t *testing.T) {
 		}
 	}
 }
-
-// What a plan asks of memory beyond the data, in chunks of scratch.
-func TestScratch(t *testing.T) {
-	for _, test := range []struct {
-		op        plan.Op
-		algorithm plan.Algorithm
-		want      int // for 8 ranks
-	}{
-		{plan.AllReduce, plan.Naive, 1}, // all data once more: there is one chunk
-		{plan.AllReduce, plan.Ring, 1},
-		{plan.AllReduce, plan.OneShot, 7},
-		{plan.AllReduce, plan.Tree, 1},
-		{plan.AllReduce, plan.RecursiveDoubling, 1},
-		{plan.AllReduce, plan.HalvingDoubling, 4}, // half of the data
-		{plan.AllReduce, plan.BidirectionalRing, 2},
-		{plan.AllReduce, plan.Hierarchical, 2}, // 2 groups of 4: a chunk for each group
-		{plan.Reduce, plan.Tree, 2},
-		{plan.ReduceScatter, plan.OneShot, 7},
-		{plan.Broadcast, plan.Ring, 0},
-		{plan.Gather, plan.Tree, 0},
-		{plan.AllGather, plan.RecursiveDoubling, 0},
-		{plan.AllToAll, plan.OneShot, 0}, // beyond the result
-		{plan.AllToAll, plan.RecursiveDoubling, 5},
-	} {
-		p := make1(t, test.op, test.algorithm, 8)
-		got := p.Slots - p.Chunks
-		if test.op == plan.AllToAll {
-			got -= p.Chunks
-		}
-		if got != test.want {
-			t.Errorf("%v by %v: %d slots of scratch, want %d", test.op, test.algorithm, got, test.want)
-		}
-	}
-}

@@ -2,6 +2,7 @@ package plan
 
 import (
 	"fmt"
+	"math/big"
 	"math/bits"
 	"strconv"
 	"strings"
@@ -16,7 +17,7 @@ type term struct {
 	chunk       int // of the origin
 	rank        int // of the origin, if left is nil
 	left, right *term
-	ranks       []uint64 // the set of contributing ranks
+	ranks       *big.Int // the set of contributing ranks, a bit each
 }
 
 type algebra struct {
@@ -36,9 +37,8 @@ func (a *algebra) id(key [3]int) int {
 
 // leaf is the contribution of a rank to a chunk.
 func (a *algebra) leaf(rank, chunk int) *term {
-	ranks := make([]uint64, rank/64+1)
-	ranks[rank/64] = 1 << (rank % 64)
-	return &term{id: a.id([3]int{0, rank, chunk}), chunk: chunk, rank: rank, ranks: ranks}
+	return &term{id: a.id([3]int{0, rank, chunk}), chunk: chunk, rank: rank, ranks: new(big.Int).SetBit(new(big.Int),
+		rank, 1)}
 }
 
 // add refuses what can never become right again: a contribution that is added twice,
@@ -47,26 +47,17 @@ func (a *algebra) add(x, y *term) (*term, error) {
 	if x.chunk != y.chunk {
 		return nil, fmt.Errorf("adds %v and %v, of different chunks", x, y)
 	}
-	long, short := x.ranks, y.ranks
-	if len(long) < len(short) {
-		long, short = short, long
-	}
-	union := append([]uint64(nil), long...)
-	for i, word := range short {
-		if both := union[i] & word; both != 0 {
-			rank := 64*i + bits.TrailingZeros64(both)
-			return nil, fmt.Errorf("the contribution of rank %d is in both %v and %v", rank, x, y)
-		}
-		union[i] |= word
+	if both := new(big.Int).And(x.ranks, y.ranks); both.Sign() != 0 {
+		return nil, fmt.Errorf("the contribution of rank %d is in both %v and %v", both.TrailingZeroBits(), x, y)
 	}
 	id := a.id([3]int{1, min(x.id, y.id), max(x.id, y.id)})
-	return &term{id: id, chunk: x.chunk, left: x, right: y, ranks: union}, nil
+	return &term{id: id, chunk: x.chunk, left: x, right: y, ranks: new(big.Int).Or(x.ranks, y.ranks)}, nil
 }
 
 // missing is the first of the ranks that has not contributed, or -1.
 func (t *term) missing(ranks int) int {
 	for r := range ranks {
-		if r/64 >= len(t.ranks) || t.ranks[r/64]>>(r%64)&1 == 0 {
+		if t.ranks.Bit(r) == 0 {
 			return r
 		}
 	}
@@ -75,11 +66,12 @@ func (t *term) missing(ranks int) int {
 
 // count is the number of contributions, 0 for an empty slot.
 func (t *term) count() int {
+	if t == nil {
+		return 0
+	}
 	n := 0
-	if t != nil {
-		for _, word := range t.ranks {
-			n += bits.OnesCount64(word)
-		}
+	for _, word := range t.ranks.Bits() {
+		n += bits.OnesCount(uint(word))
 	}
 	return n
 }

@@ -100,7 +100,7 @@ func TestLayouts(t *testing.T) {
 		model   *storemodel.Model
 		layouts []parallel.Layout
 	}{
-		{"whole", newModel(t, backend, newStore(), whole(cnn(0.3)), pictures, labels), []parallel.Layout{
+		{"whole", newModel(t, devicetest.One(), newStore(), whole(cnn(0.3)), pictures, labels), []parallel.Layout{
 			{Data: 2}, {Replicas: 2, ZeRO: 3},
 		}},
 		{"layers", parted, []parallel.Layout{

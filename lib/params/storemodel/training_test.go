@@ -174,25 +174,6 @@ func TestNoise(t *testing.T) {
 	}
 }
 
-// TestSteps: each step has its own random numbers.
-func TestSteps(t *testing.T) {
-	ctx := context.Background()
-	m := newModel(t, devicetest.One(), newStore(), whole(cnn(0.3)), pictures, labels)
-	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(0)} // nothing is learned
-	run, err := parallel.New(ctx, devicetest.One(), recipe, parallel.Layout{}, parallel.Options{})
-	check(t, err)
-	defer run.Close()
-	var losses []float64
-	for range 2 {
-		m, err := run.Step(ctx, first(images(0)), second(images(0)))
-		check(t, err)
-		losses = append(losses, m.Loss)
-	}
-	if losses[0] == losses[1] {
-		t.Errorf("losses %v of two steps: the same noise", losses)
-	}
-}
-
 // TestFrozenWeights: a frozen layer does not change a bit, also on several devices.
 func TestFrozenWeights(t *testing.T) {
 	backend, store := devicetest.Open(t, 4), newStore()

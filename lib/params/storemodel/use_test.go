@@ -1,10 +1,7 @@
 package storemodel_test
 
 import (
-	"fmt"
-	"math/rand/v2"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 
@@ -12,67 +9,16 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
-	"github.com/gomlx/gomlx/ml/layers"
-	"github.com/gomlx/gomlx/ml/layers/norm"
 	"github.com/gomlx/gomlx/ml/layers/regularizer"
 	"github.com/gomlx/gomlx/ml/model"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
-	"github.com/shardbook/shardbook/lib/ddp"
-	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params/storemodel"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
-	"github.com/shardbook/shardbook/lib/xla"
 )
 
 var _ train.Model = (*storemodel.Model)(nil)
-
-// TestDDP trains a model data-parallel on two devices and on one.
-func TestDDP(t *testing.T) {
-	// Sums over examples have another order.
-	const bound = 1e-6
-	// The variables are on another backend than the one that trains.
-	m := newModel(t, devicetest.PureGo(), newStore(), mlp, mlpInputs, mlpTargets)
-	devices := devicetest.Open(t, 2)
-	rng := rand.New(rand.NewPCG(5, 6))
-	inputs, targets := random(rng, mlpInputs), random(rng, mlpTargets)
-	var losses [3][]float64
-	var values [3][]*tensors.Tensor
-	for world := 1; world <= 2; world++ {
-		mesh, err := devices.Mesh(xla.Axis(train.Axis, world))
-		if err != nil {
-			t.Fatal(err)
-		}
-		training, err := ddp.NewSPMD(mesh, train.Recipe{Model: m, Optimizer: optim.SGD(rate)})
-		if err != nil {
-			t.Fatal(err)
-		}
-		for range 3 {
-			metrics, err := training.Step(inputs, targets)
-			if err != nil {
-				t.Fatal(err)
-			}
-			losses[world] = append(losses[world], metrics.Loss)
-		}
-		if values[world], err = training.Params(world - 1); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for step, loss := range losses[1] {
-		if diff := losses[2][step] - loss; !(diff < bound && diff > -bound) {
-			t.Errorf("step %d: loss %v on two devices, %v on one", step, losses[2][step], loss)
-		}
-	}
-	if !(losses[1][2] < losses[1][0]) {
-		t.Errorf("losses %v do not fall", losses[1])
-	}
-	for i, value := range values[1] {
-		if !values[2][i].InDelta(value, bound) || value.Equal(initial(t, m)[i]) {
-			t.Errorf("%s: %s on two devices, %s on one", m.Params()[i], values[2][i], value)
-		}
-	}
-}
 
 // TestBuildsAtOnce builds a model for several batch sizes at the same time. With equal examples, the mean does not
 // depend on the batch size.
@@ -246,37 +192,5 @@ func TestTwiceInOneGraph(t *testing.T) {
 		if got := out[i].Value(); got != want {
 			t.Errorf("output %d is %v, want %v", i, got, want)
 		}
-	}
-}
-
-// TestFrozenBatchNorm: batch normalization with constant averages is a model like others.
-func TestFrozenBatchNorm(t *testing.T) {
-	backend := devicetest.PureGo()
-	m := newModel(t, backend, newStore(), normalized(true), mlpInputs, mlpTargets)
-	rng := rand.New(rand.NewPCG(8, 9))
-	inputs, targets := random(rng, mlpInputs), random(rng, mlpTargets)
-	weights := m.Params().Names()[:3]
-	want := byGoMLX(t, backend, newStore(), normalized(true), weights, [][2]*tensors.Tensor{{inputs, targets}})[0]
-	got := run(t, backend, gradients(m), append(initial(t, m), inputs, targets)...)
-	for i := range want {
-		if !got[i].Equal(want[i]) {
-			t.Errorf("output %d: %s, want %s", i, got[i], want[i])
-		}
-	}
-	for i, name := range m.BufferNames() {
-		if !strings.HasPrefix(name, "batch_normalization.") || fmt.Sprint(got[4+i].Value()) != "[0 0]" {
-			t.Errorf("%s changes by %s", name, got[4+i])
-		}
-	}
-	if len(m.BufferNames()) != 2 {
-		t.Errorf("buffers %q, want a mean and a variance", m.BufferNames())
-	}
-}
-
-// normalized is a model with batch normalization.
-func normalized(frozen bool) storemodel.Loss {
-	return func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
-		x := norm.BatchNorm(scope, layers.Dense(scope, inputs, false, 2), -1).FrozenAverages(frozen).Done()
-		return graph.ReduceAllMean(graph.Square(graph.Sub(x, targets)))
 	}
 }

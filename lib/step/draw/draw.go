@@ -63,8 +63,9 @@ func Trace(t step.Timeline, unit time.Duration) (trace.Trace, error) {
 	for _, row := range t.Rows() {
 		for _, s := range row.Spans {
 			if unit <= 0 || s.End*float64(unit) > math.MaxInt64/2 {
-				return trace.Trace{}, fmt.Errorf("step: a trace of %g units of %v: choose a unit above 0, and at most %v",
-					s.End, unit, time.Duration(math.MaxInt64/2/max(1, s.End)))
+				return trace.Trace{},
+					fmt.Errorf("step: a trace of %g units of %v: choose a unit above 0, and at most %v",
+						s.End, unit, time.Duration(math.MaxInt64/2/max(1, s.End)))
 			}
 			if s.End > s.Start {
 				spans = append(spans, trace.Span{Rank: s.Rank, Stream: s.Stream(), Name: t.Plan.Text(s.Op),

@@ -14,7 +14,8 @@ import (
 const (
 	dualpipe = "schedule dualpipe stages=2\nrank 0: 0F0 1F2 0F1 1B2 1F3 0B0 1B3 0I1 0W1 0U3 1U3\n" +
 		"rank 1: 0F2 1F0 0F3 1B0 1F1 0B2 1B1 0I3 0W3 0U3 1U3"
-	zbh1 = "schedule zb-h1\nrank 0: 0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2 0U2\nrank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 1W2 1U2"
+	zbh1 = "schedule zb-h1\nrank 0: 0F0 0F1 0I0 0W0 0F2 0I1 0W1 0I2 0W2 0U2\nrank 1: 1F0 1I0 1F1 1I1 1W0 1F2 1I2 1W1 " +
+		"1W2 1U2"
 )
 
 func simulated(t *testing.T, text string) step.Timeline {
@@ -75,7 +76,8 @@ func TestTrace(t *testing.T) {
 				continue
 			}
 			got := spans[i]
-			if got.Name != timeline.Plan.Text(s.Op) || got.Start != time.Duration(s.Start)*time.Millisecond || got.End != time.Duration(s.End)*time.Millisecond {
+			if got.Name != timeline.Plan.Text(s.Op) || got.Start != time.Duration(s.Start)*time.Millisecond ||
+				got.End != time.Duration(s.End)*time.Millisecond {
 				t.Errorf("rank %d: %+v, want %+v", r, got, s)
 			}
 			count++

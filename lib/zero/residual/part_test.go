@@ -17,8 +17,8 @@ import (
 	"github.com/shardbook/shardbook/lib/zero/residual"
 )
 
-// TestPart divides arrays of several types between ranks that divide them or do not, and gathers them: each rank has its
-// part of the bits, all have the same bits again, and what is sent is the padded array.
+// TestPart shards arrays of several types over ranks that divide them or not, and gathers them: the bits are the same,
+// and the traffic is that of the padded array.
 func TestPart(t *testing.T) {
 	for _, ranks := range []int{2, 3, 4} {
 		mesh, err := devicetest.Open(t, ranks).Mesh(xla.Axis("tensor", ranks))
@@ -51,8 +51,10 @@ func TestPart(t *testing.T) {
 			}
 			each := (15 + ranks - 1) / ranks
 			sent, err := p.Collectives()
-			if n := out[1].ShardShape().Size(); err != nil || n != each || sent.Of(xla.AllGather).Bytes != int64(each*ranks*c.bytes) {
-				t.Errorf("%v, %d ranks: parts of %d elements, %v, error %v; want parts of %d", c.dtype, ranks, n, sent, err, each)
+			if n := out[1].ShardShape().Size(); err != nil || n != each ||
+				sent.Of(xla.AllGather).Bytes != int64(each*ranks*c.bytes) {
+				t.Errorf("%v, %d ranks: parts of %d elements, %v, error %v; want parts of %d", c.dtype, ranks, n, sent,
+					err, each)
 			}
 			p.Close()
 		}

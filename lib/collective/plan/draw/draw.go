@@ -36,7 +36,7 @@ func Rounds(p *plan.Plan) ([]*chart.Chart, error) {
 	return list, nil
 }
 
-// Messages is a table of a plan's messages, a row a round.
+// Messages is a table of a plan's messages, a row for each round.
 func Messages(p *plan.Plan) *chart.Chart {
 	var rows [][]string
 	for round := range p.Rounds {
@@ -46,8 +46,7 @@ func Messages(p *plan.Plan) *chart.Chart {
 		[]string{"round", "messages"}, rows)
 }
 
-// Traffic is a heat map of the bytes on each link, a row for each sender. It is in error for the traffic of
-// plan.Formula, which has no links.
+// Traffic is a heat map of the bytes on each link, a row for each sender.
 func Traffic(t plan.Traffic, title string) *chart.Chart {
 	values := make([][]float64, len(t.Links))
 	for from, row := range t.Links {
@@ -58,8 +57,8 @@ func Traffic(t plan.Traffic, title string) *chart.Chart {
 	return chart.HeatMap(title, labels("", len(values)), labels("", len(values)), values).Axes("to", "from")
 }
 
-// Timeline shows what each rank does over time, in microseconds: a row a rank, with its messages labelled by the other
-// rank. It is in error for a plan that sends nothing.
+// Timeline is a Gantt chart of a plan's messages over time, in microseconds: a lane for each rank, with its messages
+// labelled by the other rank. It is in error for a plan that sends nothing.
 func Timeline(l *plan.Timeline) *chart.Chart {
 	var spans []chart.Span
 	for rank := range l.Done { // so that the lanes are in the order of the ranks
