@@ -14,11 +14,11 @@ import (
 // A notebook's text outputs are compared with those of a second run. A chart counts as its text, which has its series.
 //
 //   - Text must be equal, except for the effects of the order of float32 sums: a number with a fraction may differ by
-//     one in its last digit and mostErrors roundings; a rounding error, which is a number with a negative exponent, by a
-//     factor of mostErrors.
+//     one in its last digit and mostErrors roundings; a rounding error, which is a number with a negative exponent, by
+//     a factor of mostErrors.
 //   - In a cell tagged "measured" nine of ten words must be equal, since a list of what takes longest may change, and
-//     half of the numbers must be within a factor of mostTimes. These numbers depend on the machine and its load: times,
-//     orders of events, and accumulated rounding errors.
+//     half of the numbers must be within a factor of mostTimes. These numbers depend on the machine and its load:
+//     times, orders of events, and accumulated rounding errors.
 
 // measuredTag marks a cell, in its file, as one that shows measurements.
 const measuredTag = "measured"
