@@ -108,7 +108,7 @@ func TestConfig(t *testing.T) {
 		"steps: 0":                "run.yaml:1: --steps=0: want at least 1",
 		"zero: 4\ndata: 2":        "run.yaml:1: --zero is 4",
 		"schedule: gpipe":         "run.yaml:1: --schedule=gpipe changes nothing without --pipe",
-		"learning-rate: 4":        `run.yaml:1: "learning-rate" is no setting`,
+		"learning-rate: 4":        `run.yaml:1: "learning-rate" is not a setting`,
 		"checkpoint: ''\nd: many": `run.yaml:2: d is "many": want a whole number`,
 	} {
 		if out, err := ran(t, "train", "--config", file("run.yaml", text)); text != "\nlayout: data=3" &&

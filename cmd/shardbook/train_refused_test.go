@@ -86,7 +86,7 @@ surplus                                             | surplus
 --data 2 --zero 2 --prefetch 1                      | --prefetch is 1 in stage 2
 --data 2 --zero 3 --every 2                         | local SGD (--every) averages states
 --data 2 --zero 3 --sync Overlap                    | leave --sync and --bucket-bytes out
---data 4 --zero 3 --shards 3                        | --shards=3: want a divisor of --data 4
+--data 4 --zero 3 --shards 3                        | --shards=3: want a divisor of --data=4
 --replicas 3 --data 1 --shards 2 --zero 1           | --shards is 2
 --prefetch 1                                        | --prefetch=1 changes nothing without --zero
 --tensor 2 --tensor-overlap                         | --tensor-overlap=true changes nothing without --tensor-sequence

@@ -2,8 +2,7 @@ package job
 
 import "strings"
 
-// names are the flags of what the libraries' errors call by its name in Go; a name that another begins with comes after
-// it.
+// names maps the Go names of fields in library errors to flags. A name that is a prefix of another one comes after it.
 var names = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--d", "Config.Heads", "--heads",
 	"Config.Seq", "--seq", "Config.KVHeads", "--kv-heads", "Config.Hidden", "--hidden", "Config.Activation",
 	"--activation",
@@ -30,7 +29,7 @@ var names = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--
 	"parallel: ", "", "pipeline: ", "--pipe, --cut: ", "or a model with more blocks", "or more --layers",
 	"untie it", "leave out --tied", "loss scaling wait", "--loss-scale wait")
 
-// InFlags returns a library's error with the names of flags for those of fields; nil for nil.
+// InFlags replaces the names of fields in a library's error by those of flags. It returns nil for nil.
 func InFlags(err error) error {
 	if err == nil {
 		return nil
@@ -38,7 +37,7 @@ func InFlags(err error) error {
 	return flagError{err, names.Replace(err.Error())}
 }
 
-// flagError is an error in other words.
+// flagError is an error with another text.
 type flagError struct {
 	error
 	words string

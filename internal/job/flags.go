@@ -30,7 +30,7 @@ const (
 	GroupOutput    = "output"
 )
 
-// rateFlag is the schedule of the learning rate, and rates its values.
+// rateFlag is the learning rate schedule, and rates are its values.
 const rateFlag = "lr-schedule"
 
 var rates = []string{"constant", "cosine", "linear"}
@@ -45,7 +45,7 @@ func (j *Job) Flags(f *pflag.FlagSet) {
 	j.run(f)
 }
 
-// flags adds the flags that decide what a run learns, on whatever devices.
+// flags adds the flags for what a run learns, on any devices.
 func (j *Job) flags(f *pflag.FlagSet) {
 	m := &j.Model
 	f.IntVar(&m.Layers, "layers", m.Layers, "Transformer blocks")
@@ -108,7 +108,7 @@ func (j *Job) flags(f *pflag.FlagSet) {
 
 }
 
-// run adds the flags that say which run it is, and how long.
+// run adds the flags for the length, the seed and the outputs of a run.
 func (j *Job) run(f *pflag.FlagSet) {
 	f.IntVar(&j.Steps, "steps", j.Steps, "training steps, counted from the first")
 	f.BoolVar(&j.Reference, "reference", j.Reference, "benchmark run: fixed text, weights and optimizer, by default 4 "+
@@ -117,7 +117,7 @@ func (j *Job) run(f *pflag.FlagSet) {
 	flags.Group(f, GroupRun)
 }
 
-// flags adds the flags that say how devices share the job.
+// flags adds the flags of parallelism.
 func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Data, "data", p.Data, "data-parallel devices, each with its part of every batch")
 	flags.Choice(f, &p.Sync, "sync", syncWays(), "gradient exchange: "+flags.List(syncWays(), "|"))
@@ -181,8 +181,8 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	flags.Group(f, groupMemory)
 }
 
-// schedule is the value of --schedule, a name to which both pipelines and the learning rate have a right: their values
-// tell them apart.
+// schedule is the value of --schedule, which sets either the pipeline schedule or the learning rate schedule. Their
+// values differ, so the value tells which.
 type schedule struct {
 	kind  *pipeline.Kind
 	flags *pflag.FlagSet
@@ -203,13 +203,13 @@ func (s *schedule) Set(value string) error {
 		strings.Join(rates, ", "))
 }
 
-// String implements [pflag.Value]: it is the pipeline's schedule.
+// String implements [pflag.Value]. It returns the pipeline schedule.
 func (s *schedule) String() string { return string(*s.kind) }
 
 // Type implements [pflag.Value].
 func (s *schedule) Type() string { return "name" }
 
-// all is a set with all flags of the job, for their names and values.
+// all returns a set with all flags of the job.
 func (j *Job) all() *pflag.FlagSet {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	j.Flags(f)
