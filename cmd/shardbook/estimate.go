@@ -12,7 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/cost"
 )
 
-// estimateOptions say how an estimate is shown; they do not change it.
+// estimateOptions set the output of an estimate, not its result.
 type estimateOptions struct {
 	file                          string
 	list, printConfig             bool
@@ -43,9 +43,8 @@ flags, in which _ may stand for -: {"model": "Llama 3 8B", "seq_parallel": true}
 			signals.allow(0) // it only computes
 			switch {
 			case cmd.Flags().Changed("devices"):
-				return fmt.Errorf("--devices is the number of XLA's devices, and none is opened: give the layout, as " +
-					"in --data 8 " +
-					"--tensor 4")
+				return fmt.Errorf("--devices is for commands that open XLA devices: give the layout instead, " +
+					"as in --data 8 --tensor 4")
 			case o.list:
 				return listModels(cmd.OutOrStdout(), o.json)
 			case o.printConfig:
@@ -87,7 +86,7 @@ flags, in which _ may stand for -: {"model": "Llama 3 8B", "seq_parallel": true}
 	return cmd
 }
 
-// listModels prints the names that --model knows.
+// listModels prints the names for --model.
 func listModels(out io.Writer, asJSON bool) error {
 	type listed struct {
 		cost.Model

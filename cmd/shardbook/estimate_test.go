@@ -478,7 +478,7 @@ func TestEstimateBadArguments(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{nil, []string{"there is no model", "--model", "--params"}},
+		{nil, []string{"no model is given", "--model", "--params"}},
 		{[]string{"surplus"}, []string{"surplus"}},
 		{[]string{"--params", "0"}, []string{"--params=0"}},
 		{[]string{"--params", "-5"}, []string{"--params=-5"}},
@@ -543,7 +543,7 @@ func TestEstimateBadArguments(t *testing.T) {
 			"--tensor", "12"}, []string{"devices", "fewer"}},
 		{[]string{"--model", "Llama 3 8B", "--batch", "2147483647", "--seq", "268435456"}, []string{"int64"}},
 		{[]string{"--file", filepath.Join(dir, "nothing")}, []string{"--file", "nothing"}},
-		{[]string{"--file", file("empty", "")}, []string{"there is no model"}},
+		{[]string{"--file", file("empty", "")}, []string{"no model is given"}},
 		{[]string{"--file", file("typo", `{"layer": 2}`)}, []string{"--file", "typo", `"layer"`}},
 		{[]string{"--file", file("type", `{"layers": "two"}`)}, []string{"--file", "type:1",
 			`layers is "two": want a whole number`}},

@@ -25,7 +25,7 @@ const refused = `
 --grace -1s                                         | --grace=-1s: want at least 0s
 --steps 0                                           | --steps=0: want at least 1
 --steps many                                        | "many" for "--steps"
---devices 2                                         | --devices=2: the run is on 1
+--devices 2                                         | --devices=2: the layout needs 1
 --log USED                                          | choose another
 --trace USED --data 2                               | --trace: USED
 --sample 1 --prompt=                                | --prompt is empty

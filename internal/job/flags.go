@@ -71,7 +71,7 @@ func (j *Job) flags(f *pflag.FlagSet) {
 	flags.Group(f, groupModel)
 
 	f.StringVar(&j.Text, "text", j.Text, "text: go (its standard library), reference, a file or a folder")
-	f.Int64Var(&j.TextBytes, "text-bytes", j.TextBytes, "use only the first bytes of the text, this many (default all)")
+	f.Int64Var(&j.TextBytes, "text-bytes", j.TextBytes, "number of bytes to read from the beginning of the text (default all)")
 	f.IntVar(&j.Batch, "batch", j.Batch, "sequences per step, on all devices together")
 	f.Uint32Var(&j.Seed, "seed", j.Seed, "seed of the data order, of dropout and of stochastic rounding")
 	flags.Least(f, "1", "batch")

@@ -64,7 +64,7 @@ func AllReduce(x *graph.Node, op Op, axes ...string) *graph.Node {
 	return AllReduceEach([]*graph.Node{x}, op, axes...)[0]
 }
 
-// AllReduceEach is AllReduce of several tensors in one operation, for example of all gradients of a model.
+// AllReduceEach reduces several tensors in one all-reduce, for example all gradients of a model.
 func AllReduceEach(xs []*graph.Node, op Op, axes ...string) []*graph.Node {
 	if len(xs) == 0 {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Kind is what a line's memory is for.
+// Kind is the purpose of a line's memory.
 type Kind string
 
 // The kinds in the order in which a ledger lists them.

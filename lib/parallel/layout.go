@@ -240,7 +240,7 @@ func (l Layout) gradients() ddp.Options {
 // validateGradients checks the fields for the reduction of gradients.
 func (l Layout) validateGradients() error {
 	if err := l.gradients().Validate(); err != nil {
-		return fmt.Errorf("parallel: of Layout: %w", err)
+		return fmt.Errorf("parallel: Layout: %w", err)
 	}
 	sharded := l.ZeRO > 0 && max(l.shards(), l.copies()) > 1
 	switch {

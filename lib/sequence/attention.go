@@ -64,8 +64,8 @@ func (l layout) check(q, k, v *graph.Node, o flash.Options) error {
 	return nil
 }
 
-// Exchanges returns an error unless that many Ulysses ranks divide both the query heads and the key/value heads of a
-// device.
+// Exchanges returns an error unless the number of Ulysses ranks divides both the query heads and the key/value heads of
+// a device.
 func Exchanges(heads, keyHeads, ranks int) error {
 	if ranks < 1 || heads%ranks != 0 || keyHeads%ranks != 0 {
 		return fmt.Errorf("sequence: a device has %d query heads and %d key/value heads, which %d devices cannot "+
