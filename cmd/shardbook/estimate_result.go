@@ -123,7 +123,7 @@ func (r *estimateRequest) estimate(o estimateOptions) (*estimate, error) {
 // devicesOf returns the number of devices of a layout, or an error if it overflows an int.
 func devicesOf(l memest.Layout) (int, error) {
 	if n := float64(l.Data) * float64(l.Tensor) * float64(l.Context) * float64(l.Pipeline); n > 1<<40 {
-		return 0, fmt.Errorf("--data, --tensor, --context and --pipe make %g devices: give a layout of fewer", n)
+		return 0, fmt.Errorf("--data, --tensor, --context and --pipe multiply to %g devices: give smaller numbers", n)
 	}
 	return l.Devices(), nil
 }

@@ -376,6 +376,7 @@ func TestEstimateText(t *testing.T) {
 		}},
 		{[]string{"--params", "7.5e9", "--data", "64", "--zero", "1", "--units", "gib", "--memory", "32GiB"}, []string{
 			"Memory of a device in GiB (2³⁰ bytes)", "total of a device                                               " +
+				"" +
 				"        " +
 				"  29.25\n",
 			"It fits: 29.25 is 91% of the memory's 32.00 GiB.",
@@ -411,7 +412,7 @@ func TestEstimateText(t *testing.T) {
 			"by published conventions, in GB           states activations       other\nshardbook ", "\nZeRO paper ",
 			"\nDeepSpeed ",
 			"\naccelerate, on one device ", "\ncourse notes, printed total ",
-			"Korthikanti et al. 2022 does not apply: it knows to recompute"}},
+			"Korthikanti et al. 2022 does not apply: it supports recomputation"}},
 		{[]string{"--model", "GPT-3 175B", "--tensor", "8", "--pipe", "8", "--microbatches", "8", "--compare",
 			"--activation",
 			"relu"}, []string{
@@ -491,8 +492,8 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--params", "Inf"}, []string{"--params=Inf"}},
 		{[]string{"--params", strings.Repeat("1", 10000)}, []string{"--params=1"}},
 		{[]string{"--params", "9e18"}, []string{"9000000000000000000", "int64"}},
-		{[]string{"--params", "1e9", "--batch", "2"}, []string{"--batch and --params"}},
-		{[]string{"--params", "1e9", "--tensor", "2"}, []string{"--tensor and --params"}},
+		{[]string{"--params", "1e9", "--batch", "2"}, []string{"--batch has no effect with --params"}},
+		{[]string{"--params", "1e9", "--tensor", "2"}, []string{"--tensor has no effect with --params"}},
 		{[]string{"--params", "1e9", "--model", "GPT-2"}, []string{"--model and --params"}},
 		{[]string{"--params", "1e9", "--gated"}, []string{"--params and --gated"}},
 		{[]string{"--model", "GPT-2", "--norm", "layernorm"}, []string{"--model and --norm"}},
@@ -528,9 +529,10 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--model", "GPT-2", "--memory", "80GB", "--device", "B200"}, []string{"--device and --memory"}},
 		{[]string{"--model", "GPT-2", "--device", "abacus"}, []string{"--device", "abacus", "nearest"}},
 		{[]string{"--model", "GPT-2", "--activation", "tanh"}, []string{"--activation=tanh", "relu"}},
-		{[]string{"--params", "1e9", "--activation", "relu"}, []string{"--activation and --params"}},
+		{[]string{"--params", "1e9", "--activation", "relu"}, []string{"--activation has no effect with --params"}},
 		{[]string{"--params", "1e9", "--optimizer", "adafactor"}, []string{"shapes", "give a model"}},
-		{[]string{"--params", "1e9", "--recompute", "auto", "--memory", "1GB"}, []string{"--recompute and --params"}},
+		{[]string{"--params", "1e9", "--recompute", "auto", "--memory", "1GB"},
+			[]string{"--recompute has no effect with --params"}},
 		{[]string{"--model", "GPT-2", "--recompute", "auto"}, []string{"--recompute=auto", "--device or --memory"}},
 		{[]string{"--model", "GPT-2", "--recompute", "auto", "--memory", "1GB", "--tensor", "5"},
 			[]string{"Tensor is 5"}},

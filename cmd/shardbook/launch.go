@@ -53,6 +53,7 @@ The exit status is 0 when the job is done; 75 where it could be continued later,
 interrupted, too few hosts, or too many restarts; and otherwise the job's own, 1 for wrong use.`,
 		Example: "  shardbook launch --hostfile hosts --interface 10.0.0.0/24 --checkpoint run -- --zero 3 --batch 12 " +
 			"" +
+			"" +
 			"--steps 1000\n" +
 			"  shardbook launch --host a:2,b:2 --min-hosts 2 --checkpoint run -- --pipe 2 --batch 16 --log log\n" +
 			"  shardbook launch --slots 4 --checkpoint run -- --data 4 --sync overlap\n" +
@@ -102,14 +103,16 @@ func (o *launchOptions) validate(cmd *cobra.Command, args []string) error {
 	case dash > 0 || dash < 0 && len(args) > 0:
 		return fmt.Errorf("%.80q is not a flag of launch: give flags of train after --", args[0])
 	case changed("devices"):
-		return errors.New("--devices is for a single process, while ranks open as many devices as they need: leave it out")
+		return errors.New("--devices is for a single process, while ranks open as many devices as they need: leave it " +
+			"out")
 	case o.checkpoint == "":
 		return errors.New("a job cannot be restarted without checkpoints: give --checkpoint DIR, a folder that all " +
 			"hosts see")
 	case o.hostfile != "" && o.list != "":
 		return errors.New("--hostfile and --host both list the hosts: leave one of them out")
 	case changed("slots") && (o.hostfile != "" || o.list != "" || o.discover != ""):
-		return fmt.Errorf("--slots=%d is only for this machine: give each host its slots in the list, as a:2 or slots=2",
+		return fmt.Errorf("--slots=%d is only for this machine: give each host its slots in the list, as a:2 or "+
+			"slots=2",
 			o.slots)
 	case os.Geteuid() == 0 && !asRoot():
 		return errors.New("mpirun does not run as root: be another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and " +

@@ -24,7 +24,8 @@ func parseCosts(text string) (step.Costs, error) {
 		list := lists[name]
 		switch {
 		case !ok || list == nil:
-			return c, fmt.Errorf("--cost=%.60s: %.20q is an unknown cost: want F, I, W, B, U, A, K or link, as in F=1,B=2",
+			return c, fmt.Errorf("--cost=%.60s: %.20q is an unknown cost: want F, I, W, B, U, A, K or link, as in "+
+				"F=1,B=2",
 				text,
 				setting)
 		case seen[name]:
@@ -42,7 +43,8 @@ func parseCosts(text string) (step.Costs, error) {
 		}
 	}
 	if len(link) > 1 {
-		return c, fmt.Errorf("--cost=%.60s: link has %d values: give one, since all links have the same cost", text, len(link))
+		return c, fmt.Errorf("--cost=%.60s: link has %d values: give one, since all links have the same cost", text,
+			len(link))
 	}
 	if len(link) == 1 && link[0] > 0 {
 		c.Link = func(int, int) float64 { return link[0] }

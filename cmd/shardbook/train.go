@@ -176,7 +176,8 @@ func (o *trainOptions) suits(p job.Parallel, l parallel.Layout) error {
 			name,
 			p.RankWays())
 	case o.link > 0 && l.Ranks() == 1 && l.Devices() > 1:
-		return fmt.Errorf("--link simulates links between ranks, but there is one rank, of %d devices: leave it out, or add --replicas "+
+		return fmt.Errorf("--link simulates links between ranks, but there is one rank, of %d devices: leave it out, "+
+			"or add --replicas "+
 			"or "+
 			"--pipe", l.Devices())
 	}

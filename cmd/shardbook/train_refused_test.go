@@ -13,7 +13,7 @@ import (
 // refused lists flags and what the error for them says: one line for each check of the command, and for each way in which
 // an error of a library gets the names of flags. Words in capitals are files.
 const refused = `
---text EMPTY                                        | not a single byte
+--text EMPTY                                        | is empty: choose
 --text SHORT                                        | 5 bytes
 --text SHORT/below                                  | SHORT/below
 --text=                                             | --text is empty
@@ -37,11 +37,11 @@ surplus                                             | surplus
 
 --heads 5                                           | --heads is 5
 --d 9223372036854775783 --heads 4611686018427387904 | at most
---batch 9223372036854775807                         | must not have more than
+--batch 9223372036854775807                         | choose at most 2147483648 tokens
 --norm batch                                        | --norm is "batch"
 --dropout 1                                         | --dropout is 1
 --flash --dropout 0.1                               | --dropout is 0.1 with --flash
---flash --precision tf32                            | --precision sets how products are computed
+--flash --precision tf32                            | --precision is set with --flash
 --recompute half                                    | --recompute: 
 --activation tanh                                   | --activation is "tanh"
 --compress zip                                      | --compress: 
@@ -67,12 +67,12 @@ surplus                                             | surplus
 --sync sometimes                                    | "sometimes" for "--sync" flag: want one of naive, overlap
 --sync spmd --data 2 --accumulate 2                 | --accumulate and --sync=spmd, which is one program
 --sync spmd --data 2 --zero 1 --offload-optimizer   | --offload-optimizer and --sync=spmd, which is one program and
---sync spmd --data 2 --zero 3 --link 1e9            | --link: one program on all devices shows nothing
+--sync spmd --data 2 --zero 3 --link 1e9            | --link: not available for one program on all devices
 --sync auto --data 2 --zero 3 --accumulate 2        | --accumulate and --sync=auto, which leaves communication
 --sync auto --tensor 2 --tensor-sequence            | --tensor-sequence and --sync=auto
 --sync auto --seq-parallel 2                        | --seq-parallel and --sync=auto
 --sync ps --data 2 --every 2                        | --every and --sync=ps, which has parameter servers
---sync PS --data 2 --clip 1                         | cannot clip all of them (--clip)
+--sync PS --data 2 --clip 1                         | cannot clip them (--clip)
 --sync ps --data 2 --servers 3                      | --servers is 3
 --data 2 --servers 1                                | --servers=1 and --sync=bucket, which has no servers
 --data 2 --every 2 --sync naive                     | --every is 2 and --sync "naive"
@@ -92,21 +92,21 @@ surplus                                             | surplus
 --tensor 2 --tensor-overlap                         | --tensor-overlap=true changes nothing without --tensor-sequence
 --tensor 1 --tensor-sequence                        | --tensor-sequence=true changes nothing without --tensor
 --tensor 2 --seq-ulysses 2                          | --seq-ulysses=2 changes nothing without --seq-parallel
---tensor 2 --offload-optimizer                      | --offload-optimizer: the host updates for a rank of 2 devices
---tensor 2 --data 2 --link 1e9                      | --link is between ranks, and there is one, of 4 devices
+--tensor 2 --offload-optimizer                      | --offload-optimizer: updates on the host need one device per rank, not 2
+--tensor 2 --data 2 --link 1e9                      | there is one rank, of 4 devices
 --tensor 2 --tensor-sequence --tensor-partition     | --tensor-partition is set
   --layers 2 --tensor 2 --pipe 2 --device-memory 10kB | a device of stage 1 needs
 --tensor 3                                          | --tensor=3: tensor: parameter h0.qkv.w
 --tensor 3 --sync auto                              | --tensor=3: tensor: parameter h0.qkv.w
 --tensor 4 --tensor-sequence --seq 10               | --seq is 10, of which a device has 10 tokens
---seq-parallel 2 --dropout 0.1                      | --dropout is 0.1 and devices share sequences
+--seq-parallel 2 --dropout 0.1                      | --dropout is 0.1 with sequence parallelism
 --seq-parallel 3 --seq-method ulysses               | which 3 devices cannot exchange evenly for tokens
 --seq-parallel 2 --seq-method flash                 | want one of ring, ulysses, allgather, hybrid
 --seq-parallel 2 --seq-method hybrid                | choose other numbers, or --seq-method ring
 --seq-parallel 4 --seq-ulysses 2                    | --seq-ulysses is 2 with --seq-method ring
 --seq-parallel 2 --placement spiral                 | "spiral" for "--placement" flag: want one of
---seq-parallel 2 --seq-method ulysses --placement striped | --placement: tokens are placed striped on no ring
---seq-parallel 2 --seq-ranks --seq-method allgather | it is for rings
+--seq-parallel 2 --seq-method ulysses --placement striped | --placement is "striped" without a ring: choose --seq-method ring
+--seq-parallel 2 --seq-ranks --seq-method allgather | rings only
 --seq-parallel 4 --seq-ranks --seq-method hybrid    | with --seq-ulysses, the devices of a rank
 
 --cut measured --data 2                             | --cut=measured changes nothing without --pipe
@@ -121,7 +121,7 @@ surplus                                             | surplus
 --pipe 2 --cut 3                                    | --pipe, --cut: the cut [3] has 1 stages
 --pipe 2 --cut 9223372036854775807,4                | --cut=9223372036854775807,4: want
 --pipe 2 --schedule pipedream --tied                | leave out --tied
---pipe 2 --schedule pipedream --clip 1              | --clip or --loss-scale wait for all of them
+--pipe 2 --schedule pipedream --clip 1              | --clip and --loss-scale need all gradients
 --pipe 2 --schedule pipedream --warmup 2            | leave out --lr-schedule and --warmup
 --schedule-file none/where                          | --schedule-file: open none/where
 --schedule-file SHORT                               | --schedule-file: SHORT

@@ -18,16 +18,16 @@ var names = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--
 	"Layout.Ulysses", "--seq-ulysses", "Layout.Microbatches", "--accumulate",
 	"Layout.Hook and Every", "--compress-gradients and --every", "Layout.Hook", "--compress-gradients",
 	"Layout.Every", "--every", "Layout.TensorSequence", "--tensor-sequence", "Layout.Tensor", "--tensor",
-	"the sequence method", "--seq-method", "tokens are placed", "--placement: tokens are placed",
-	"a mesh axis for Ring", "--seq-method ring",
-	"the host updates", "--offload-optimizer: the host updates",
+	"the sequence method", "--seq-method", "sequence: Placement", "sequence: --placement",
+	"without Ring: choose a mesh axis for Ring", "without a ring: choose --seq-method ring",
+	"updates on the host need", "--offload-optimizer: updates on the host need",
 	"Sync and BucketBytes", "--sync and --bucket-bytes", "BucketBytes ", "--bucket-bytes ", "(Every)", "(--every)",
 	" and Sync ", " and --sync ", " and ZeRO ", " and --zero ", "and Replicas is 1", "and there is one", "or ZeRO",
 	"or --zero",
 	"set Sync to", "choose --sync", "or use Replicas", "or have several: --replicas, or --data where each rank has a "+
 		"device",
 	"parallel: ", "", "pipeline: ", "--pipe, --cut: ", "or a model with more blocks", "or more --layers",
-	"untie it", "leave out --tied", "loss scaling wait", "--loss-scale wait")
+	"untie it", "leave out --tied", "and loss scaling need", "and --loss-scale need")
 
 // InFlags replaces the names of fields in a library's error by those of flags. It returns nil for nil.
 func InFlags(err error) error {

@@ -71,7 +71,8 @@ func (j *Job) flags(f *pflag.FlagSet) {
 	flags.Group(f, groupModel)
 
 	f.StringVar(&j.Text, "text", j.Text, "text: go (its standard library), reference, a file or a folder")
-	f.Int64Var(&j.TextBytes, "text-bytes", j.TextBytes, "number of bytes to read from the beginning of the text (default all)")
+	f.Int64Var(&j.TextBytes, "text-bytes", j.TextBytes, "number of bytes to read from the beginning of the text "+
+		"(default all)")
 	f.IntVar(&j.Batch, "batch", j.Batch, "sequences per step, on all devices together")
 	f.Uint32Var(&j.Seed, "seed", j.Seed, "seed of the data order, of dropout and of stochastic rounding")
 	flags.Least(f, "1", "batch")
@@ -144,8 +145,8 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.SeqParallel, "seq-parallel", p.SeqParallel, "sequence-parallel (context-parallel) devices")
 	flags.Choice(f, &p.SeqMethod, "seq-method", parallel.SeqMethods(),
 		fmt.Sprintf("attention over shards: %s (default ring)", strings.Join(parallel.SeqMethods(), "|")))
-	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "devices in a Ulysses group of --seq-method hybrid (default "+
-		"what fits)")
+	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "size of Ulysses groups with --seq-method hybrid (default as "+
+		"many as fit)")
 	f.BoolVar(&p.SeqRanks, "seq-ranks", p.SeqRanks, "send keys and values between ranks, and so between hosts")
 	flags.Choice(f, &p.Placement, "placement", sequence.Placements(),
 		fmt.Sprintf("which tokens a device has: %s (default zigzag)", flags.List(sequence.Placements(), "|")))
@@ -165,7 +166,7 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.File, "schedule-file", p.File, "read the schedule from a file of CSV, or of this project's text")
 	f.IntVar(&p.Microbatches, "microbatches", p.Microbatches, "micro-batches per step (default at least twice --pipe)")
 	f.IntVar(&p.Chunks, "chunks", p.Chunks, "stages per rank, of interleaved schedules (default 2)")
-	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("blocks of each stage, as 3,2,1; or %s, or %s (default %[1]s)",
+	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("blocks of each stage: 3,2,1 for example, %s or %s (default %[1]s)",
 		cutEven,
 		CutMeasured))
 	f.BoolVar(&p.RecomputeStages, "recompute-stages", p.RecomputeStages,

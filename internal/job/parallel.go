@@ -20,7 +20,8 @@ type Parallel struct {
 	Every       int         `json:"every"`
 	Servers     int         `json:"servers,omitempty"`            // 0 is one on each rank
 	Compress    string      `json:"compress_gradients,omitempty"` // a hook of package ddp
-	Replicas    int         `json:"replicas,omitempty"`           // replicas of the layout of the other flags; 0 means 1
+	// replicas of the layout of the other flags; 0 means 1
+	Replicas int `json:"replicas,omitempty"`
 
 	Zero     int  `json:"zero,omitempty"` // the stage; 0 means no sharding
 	Prefetch int  `json:"prefetch,omitempty"`

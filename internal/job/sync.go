@@ -160,7 +160,7 @@ func (p *Parallel) ForProcesses(n int, given func(flag string) bool) error {
 			of, what,
 			of*each, n)
 	case n%each != 0:
-		return fmt.Errorf("%d processes are no multiple of %s: start a multiple of %d", n, what, each)
+		return fmt.Errorf("%d processes are not a multiple of %s: start a multiple of %d", n, what, each)
 	default:
 		*number = n / each
 	}

@@ -195,6 +195,7 @@ func (l Layout) Validate() error {
 			l.copies(), l.shards())
 	case l.RingRanks && l.Ring == 1:
 		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or leave " +
+			"" +
 			"it out")
 	case l.RingRanks && l.Every > 1:
 		return fmt.Errorf("parallel: Layout.RingRanks is set and Every is %d: the ranks of a ring have the gradients "+

@@ -50,8 +50,8 @@ func KeysOuter[F Float](h Head[F], t Tiles) (Forward[F], error) {
 }
 
 // QueriesOuter computes attention in tiles with the outer loop over queries, as FlashAttention-2 does (Dao 2023, arXiv
-// 2307.08691, algorithm 1). It loads each tile of queries once, and for each of them all keys and values. (m, d, o) are
-// in fast memory; the output is divided by d and stored once. It skips tiles of keys that no query of a tile sees. It
+// 2307.08691, algorithm 1). It loads each tile of queries once, and all keys and values for each tile. (m, d, o) are in
+// fast memory; the output is divided by d and stored once. It skips tiles of keys that no query of a tile sees. It
 // returns an error for wrong sizes.
 func QueriesOuter[F Float](h Head[F], t Tiles) (Forward[F], error) {
 	p, err := begin(h)
