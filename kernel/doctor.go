@@ -125,8 +125,7 @@ func checkCompiler(ctx context.Context) Check {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		err = fmt.Errorf("no C compiler %q on the PATH, which cgo needs: install one (Debian, Ubuntu: apt-get install "+
-			"gcc "+
-			"libc6-dev)", name)
+			"gcc libc6-dev)", name)
 		return found("C compiler", "", "", err)
 	}
 	output, _ := exec.CommandContext(ctx, path, "--version").Output()

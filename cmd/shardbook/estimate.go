@@ -36,8 +36,7 @@ flags, in which _ may stand for -: {"model": "Llama 3 8B", "seq_parallel": true}
 		Example: "  shardbook estimate --params 7.5e9 --data 64 --zero 1\n" +
 			"  shardbook estimate --model \"Llama 3 8B\" --data 8 --zero 3 --flash --seq 4096 --device \"H100 SXM\"\n" +
 			"  shardbook estimate --config config.json --tensor 8 --seq-parallel --pipe 4 --microbatches 16 " +
-			"--detail\n" +
-			"  shardbook estimate --file run.json --json",
+			"--detail\n  shardbook estimate --file run.json --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signals.allow(0) // it only computes

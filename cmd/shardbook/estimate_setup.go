@@ -150,8 +150,10 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 		Batch: s.Batch, Seq: s.Seq, Microbatches: s.Microbatches,
 		Layout: memest.Layout{Data: s.Data, Tensor: s.Tensor, Seq: s.SeqParallel, Context: s.Context, Pipeline: s.Pipe,
 			Schedule: memest.Schedule(s.Schedule), Chunks: s.Chunks, ZeRO: s.Zero},
-		Precision: policy, Optimizer: optimizer, Recompute: s.Recompute, Flash: s.Flash, Dropout: s.Dropout, Clip: s.Clip > 0,
+		Precision: policy, Optimizer: optimizer, Recompute: s.Recompute, Flash: s.Flash, Dropout: s.Dropout,
+		Clip:             s.Clip > 0,
 		Engine:           engine,
-		OffloadOptimizer: s.OffloadOptimizer, OffloadActivations: s.OffloadActivations, Bucket: bucket, Framework: overhead,
+		OffloadOptimizer: s.OffloadOptimizer, OffloadActivations: s.OffloadActivations, Bucket: bucket,
+		Framework: overhead,
 	}, nil
 }

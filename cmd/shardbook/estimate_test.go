@@ -86,7 +86,8 @@ var runs = [][]string{
 	{"--layers", "4", "--d", "128", "--heads", "4", "--kv-heads", "2", "--hidden", "300", "--seq", "128", "--vocab",
 		"256",
 		"--gated", "--tied",
-		"--norm", "rmsnorm", "--positions", "rotary", "--no-bias", "--dropout", "0.1", "--clip", "1", "--precision", "fp32",
+		"--norm", "rmsnorm", "--positions", "rotary", "--no-bias", "--dropout", "0.1", "--clip", "1", "--precision",
+		"fp32",
 		"--engine", "compiled"},
 	{"--model", "GPT-2", "--activation", "relu", "--device", "TPU v5e", "--precision", "fp16", "--tokens", "1B",
 		"--recompute", "plan:norm1;-*11"},
@@ -376,9 +377,7 @@ func TestEstimateText(t *testing.T) {
 		}},
 		{[]string{"--params", "7.5e9", "--data", "64", "--zero", "1", "--units", "gib", "--memory", "32GiB"}, []string{
 			"Memory of a device in GiB (2³⁰ bytes)", "total of a device                                               " +
-				"" +
-				"        " +
-				"  29.25\n",
+				"          29.25\n",
 			"It fits: 29.25 is 91% of the memory's 32.00 GiB.",
 		}},
 		{[]string{"--params", "7.5e9", "--device", "H100 SXM"}, []string{
@@ -401,8 +400,7 @@ func TestEstimateText(t *testing.T) {
 		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "4096", "--detail",
 			"--offload-activations", "--recompute", "plan:norm1,norm2,scores,act;-"}, []string{
 			"mlp                                                2     0.00013\n    2*(h*f/t+f/t+f/t*h+h)\n    h=64, " +
-				"f=256, " +
-				"t=1\n    one number each",
+				"f=256, t=1\n    one number each",
 			"(host memory)", "recompute plan:norm1,norm2,scores,act;-,"}},
 		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "256", "--recompute",
 			"plan:norm1,norm2,scores,act,up;-"}, []string{

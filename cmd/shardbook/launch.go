@@ -37,8 +37,8 @@ func launchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "launch --checkpoint DIR [flags] -- [flags of train]",
 		Short: "Train on several hosts, and continue without those that fail",
-		Long: `Run shardbook train --engine mpi under mpirun, with the flags after --, on all hosts that answer. When a rank
-or a host fails, the job is started again from the newest checkpoint in DIR, on the hosts that answer then; so it
+		Long: `Run shardbook train --engine mpi under mpirun, with the flags after --, on all hosts that answer.
+When a rank or a host fails, the job is started again from the newest checkpoint in DIR, on the hosts that answer then; so it
 is when the same command is given again. All hosts need this program at the same path, and see DIR.
 
 Hosts come from --hostfile or --host, else from Slurm's allocation, else from the file that
@@ -52,7 +52,6 @@ they save and end.
 The exit status is 0 when the job is done; 75 where it could be continued later, with the same command:
 interrupted, too few hosts, or too many restarts; and otherwise the job's own, 1 for wrong use.`,
 		Example: "  shardbook launch --hostfile hosts --interface 10.0.0.0/24 --checkpoint run -- --zero 3 --batch 12 " +
-			"" +
 			"" +
 			"--steps 1000\n" +
 			"  shardbook launch --host a:2,b:2 --min-hosts 2 --checkpoint run -- --pipe 2 --batch 16 --log log\n" +
@@ -104,6 +103,7 @@ func (o *launchOptions) validate(cmd *cobra.Command, args []string) error {
 		return fmt.Errorf("%.80q is not a flag of launch: give flags of train after --", args[0])
 	case changed("devices"):
 		return errors.New("--devices is for a single process, while ranks open as many devices as they need: leave it " +
+			"" +
 			"out")
 	case o.checkpoint == "":
 		return errors.New("a job cannot be restarted without checkpoints: give --checkpoint DIR, a folder that all " +
@@ -131,7 +131,8 @@ func asRoot() bool {
 }
 
 // failedRank matches lines of standard error, from ranks or from mpirun, that report a failure which ends the job.
-var failedRank = regexp.MustCompile(`^(shardbook: rank \d+ on |mpirun (noticed|detected) that |ORTE has lost communication )`)
+var failedRank = regexp.MustCompile(`^(shardbook: rank \d+ on |mpirun (noticed|detected) that |` +
+	`ORTE has lost communication )`)
 
 // run supervises the job that train's flags describe.
 func (o *launchOptions) run(cmd *cobra.Command, args []string) error {

@@ -30,7 +30,8 @@ func scheduleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schedule",
 		Short: "Draw and time a pipeline schedule, with no device",
-		Long: `Draw a schedule of pipeline parallelism, and print its bubble, step time and memory, with no device. Kinds are:
+		Long: `Draw a schedule of pipeline parallelism, and print its bubble, step time and memory, with no device.
+Kinds are:
 ` + wrapped(scheduleKinds()) + `
 search looks for the fastest schedule for the --cost that keeps to --memory.
 
@@ -47,8 +48,7 @@ left between I and W. A value for each part is written F=1:2:1:1.`,
 			"  shardbook schedule --kind interleaved --stages 4 --microbatches 8 --chunks 2 --cost F=1,B=2,link=0.1 " +
 			"--json\n" +
 			"  shardbook schedule --kind search --stages 4 --microbatches 8 --cost F=1:2:1:1,I=1:2:1:1,W=1 --memory " +
-			"3\n" +
-			"  shardbook schedule --kind zb-h1 --csv schedule.csv --trace schedule.json --chart schedule.html\n" +
+			"3\n  shardbook schedule --kind zb-h1 --csv schedule.csv --trace schedule.json --chart schedule.html\n" +
 			"  shardbook schedule --read schedule.csv",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {

@@ -49,8 +49,7 @@ signal's number where it did not end within --grace after that signal; 1 anythin
 More: docs/train.md and docs/hosts.md.`,
 		Example: "  shardbook train --steps 200 --sample 300\n" +
 			"  shardbook train --text book.txt --gated --norm rmsnorm --positions rotary --precision bf16 " +
-			"--checkpoint run\n" +
-			"  shardbook train --resume --checkpoint run --steps 1000\n" +
+			"--checkpoint run\n  shardbook train --resume --checkpoint run --steps 1000\n" +
 			"  shardbook train --data 2 --zero 1 --chart loss.html --tensorboard runs/first\n" +
 			"  shardbook train --layout pipe=2,data=2,tensor=2,zero=1,microbatches=4\n" +
 			"  shardbook train --data 4 --sync overlap --accumulate 2 --trace trace.json --link 1e9\n" +
@@ -177,9 +176,7 @@ func (o *trainOptions) suits(p job.Parallel, l parallel.Layout) error {
 			p.RankWays())
 	case o.link > 0 && l.Ranks() == 1 && l.Devices() > 1:
 		return fmt.Errorf("--link simulates links between ranks, but there is one rank, of %d devices: leave it out, "+
-			"or add --replicas "+
-			"or "+
-			"--pipe", l.Devices())
+			"or add --replicas or --pipe", l.Devices())
 	}
 	return nil
 }

@@ -10,8 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// refused lists flags and what the error for them says: one line for each check of the command, and for each way in which
-// an error of a library gets the names of flags. Words in capitals are files.
+// refused lists flags and the expected text of their error: a line for each check of the command and of the libraries.
 const refused = `
 --text EMPTY                                        | is empty: choose
 --text SHORT                                        | 5 bytes

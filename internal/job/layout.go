@@ -42,8 +42,7 @@ func (j *Job) Layout() (parallel.Layout, error) {
 	}
 	if devices > xla.MaxDevices {
 		return parallel.Layout{}, fmt.Errorf("--data, --pipe, --tensor, --seq-parallel and --replicas multiply to "+
-			"%.0f devices: "+
-			"want at most %d", devices, xla.MaxDevices)
+			"%.0f devices: want at most %d", devices, xla.MaxDevices)
 	}
 	l, err := j.layout()
 	if err == nil {
@@ -62,8 +61,9 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 	p := &j.Parallel
 	l = parallel.Layout{Tensor: p.Tensor, TensorSequence: p.TensorSequence, Partition: p.TensorPartition,
 		ZeRO: p.Zero, Prefetch: p.Prefetch, Shards: p.Shards, Offload: offload.Host{Update: p.Offload},
-		RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages, BucketBytes: int64(p.BucketBytes),
-		Every: p.Every}
+		RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages,
+		BucketBytes: int64(p.BucketBytes),
+		Every:       p.Every}
 	switch {
 	case p.Shards > 0 && !p.meshed() && p.Data%p.Shards != 0:
 		return l, fmt.Errorf("--shards=%d: want a divisor of --data=%d, or 0 for all devices", p.Shards, p.Data)
@@ -98,8 +98,7 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 	}
 	if updates := l.Plan.Micro / max(l.Plan.Every, 1); l.Plan.Weights != step.Flush && updates > 1 && j.varies() {
 		return l, fmt.Errorf("--schedule=%s makes %d updates in a step, and each would change the learning rate: "+
-			"leave out "+
-			"--%s and --warmup", l.Plan.Name, updates, rateFlag)
+			"leave out --%s and --warmup", l.Plan.Name, updates, rateFlag)
 	}
 	l.Cut, err = p.cut()
 	return l, err
@@ -110,8 +109,7 @@ func (j *Job) sequences(l *parallel.Layout) (err error) {
 	switch p := &j.Parallel; {
 	case p.SeqParallel > j.Model.Seq:
 		return fmt.Errorf("--seq-parallel=%d: a sequence has --seq %d tokens, and each device takes at least one: "+
-			"want at "+
-			"most %[2]d", p.SeqParallel, j.Model.Seq)
+			"want at most %[2]d", p.SeqParallel, j.Model.Seq)
 	case p.SeqRanks && p.SeqMethod != "" && p.SeqMethod != "ring" && (p.SeqMethod != "hybrid" || p.SeqUlysses == 0):
 		return fmt.Errorf("--seq-ranks and --seq-method=%s: rings only; choose --seq-method ring, "+
 			"or hybrid with --seq-ulysses, the devices of a rank", p.SeqMethod)
@@ -200,8 +198,7 @@ func (p *Parallel) schedule(batch int) (*step.Plan, error) {
 		return s, err
 	}
 	return nil, fmt.Errorf("--batch=%d: the schedule %s takes no number of micro-batches that divides a pipeline's %d "+
-		"sequences: "+
-		"choose a multiple of %d", batch, cmp.Or(p.PipeSchedule,
+		"sequences: choose a multiple of %d", batch, cmp.Or(p.PipeSchedule,
 		pipeline.Kind1F1B), rows, usual*p.Data*max(p.Replicas, 1))
 }
 

@@ -170,7 +170,6 @@ func TestSupervise(t *testing.T) {
 		{"no start", &world{}, []string{"a:2,b:2,c:1 4 0"}, nil, 1, "no more starts"},
 		{"mpirun hangs after a failure", &world{plays: []act{{lasts: forever, fails: true}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0"}, []string{"its ranks failed, and mpirun did not end within " +
-				"" +
 				"30s"}, 0,
 			""},
 		{"mpirun ends after a failure", &world{plays: []act{{lasts: 20 * time.Second, fails: true, status: 75},

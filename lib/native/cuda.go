@@ -44,8 +44,6 @@ func findCUDA() ([]string, error) {
 		}
 	}
 	return nil, errors.New("native: there is no nvcc on the PATH nor in /usr/local/cuda: install the CUDA toolkit, or " +
-		"" +
-		"" +
 		"set NVCC to its compiler")
 }
 

@@ -195,12 +195,10 @@ func (l Layout) Validate() error {
 			l.copies(), l.shards())
 	case l.RingRanks && l.Ring == 1:
 		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or leave " +
-			"" +
 			"it out")
 	case l.RingRanks && l.Every > 1:
 		return fmt.Errorf("parallel: Layout.RingRanks is set and Every is %d: the ranks of a ring have the gradients "+
-			"of one "+
-			"batch, which is averaged each time; leave one of them out", l.Every)
+			"of one batch, which is averaged each time; leave one of them out", l.Every)
 	case l.Partition && (l.Tensor == 1 || l.TensorSequence || l.Recompute):
 		return fmt.Errorf("parallel: Layout.Partition is set, with Tensor=%d, TensorSequence=%v and Recompute=%v: it "+
 			"is for devices that "+
@@ -224,8 +222,7 @@ func (l Layout) Validate() error {
 		l.EachMicroBatch || l.Every > 1 ||
 		l.Hook != nil {
 		return fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose "+
-			"one "+
-			"that does not, "+
+			"one that does not, "+
 			"or leave Replicas, Recompute and Cut alone beside it, with ranks of one device", l.Schedule)
 	}
 	return nil
@@ -321,8 +318,7 @@ func (l Layout) MicroBatch(rows int) (int, error) {
 	parts := l.Replicas * l.Data * l.Microbatches
 	if rows < 1 || rows%parts != 0 {
 		return 0, fmt.Errorf("parallel: a batch of %d sequences for %d data-parallel devices, with %d micro-batches "+
-			"each: "+
-			"make it a multiple of %d", rows, l.Replicas*l.Data, l.Microbatches, parts)
+			"each: make it a multiple of %d", rows, l.Replicas*l.Data, l.Microbatches, parts)
 	}
 	return rows / parts, nil
 }

@@ -173,8 +173,7 @@ func TestInvalidLayouts(t *testing.T) {
 			"what is sharded is reduced by the unit that is sharded"},
 		{parallel.Layout{Data: 2, ZeRO: 3, EachMicroBatch: true}, "Layout.EachMicroBatch is set and ZeRO is 3"},
 		{parallel.Layout{Replicas: 2, Data: 2, ZeRO: 1, Every: 2},
-			"local SGD (Every) averages states that each replica " +
-				"has in full"},
+			"local SGD (Every) averages states that each replica has in full"},
 		{parallel.Layout{Data: 2, Hook: ddp.BF16()}, "Replicas is 1"},
 		{parallel.Layout{Replicas: 2, Tensor: 2, Hook: ddp.BF16()}, "with Tensor 2 a device has those of parts"},
 		{parallel.Layout{Replicas: 2, Every: 2, EachMicroBatch: true}, "Options.Every is 2"},

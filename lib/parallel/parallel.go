@@ -93,8 +93,7 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 	if !ok {
 		if l.PerRank() > l.Data || l.Ring > 1 {
 			return shares, fmt.Errorf("parallel: a %T does not say how devices shard it, and the layout has "+
-				"tensor=%d, "+
-				"ring=%d, ulysses=%d: "+
+				"tensor=%d, ring=%d, ulysses=%d: "+
 				"give a model that does (train.Shared), as gpt.Parallel, or leave these at "+
 				"1", model, l.Tensor, l.Ring, l.Ulysses)
 		}

@@ -47,9 +47,7 @@ func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, g
 		}
 		if ulysses < 2 {
 			return 0, 0, fmt.Errorf("parallel: no number of devices below %d divides both these and a device's %d "+
-				"key/value "+
-				"heads: "+
-				"choose other numbers, or the sequence method %s", devices, keyHeads, seqRing)
+				"key/value heads: choose other numbers, or the sequence method %s", devices, keyHeads, seqRing)
 		}
 	case ulysses < 2 || ulysses >= devices || devices%ulysses != 0:
 		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d of %d devices that share sequences: choose a divisor "+
