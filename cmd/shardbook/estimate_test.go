@@ -231,7 +231,8 @@ func FuzzEstimateSettings(f *testing.F) {
 
 func TestEstimateConfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
-	config := `{"model_type": "llama", "num_hidden_layers": 30, "hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3,
+	config := `{"model_type": "llama", "num_hidden_layers": 30,
+		"hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3,
 		"intermediate_size": 1536, "vocab_size": 49152, "max_position_embeddings": 8192, "tie_word_embeddings": true}`
 	if err := os.WriteFile(path, []byte(config), 0o644); err != nil {
 		t.Fatal(err)

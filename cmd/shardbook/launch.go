@@ -38,8 +38,8 @@ func launchCommand() *cobra.Command {
 		Use:   "launch --checkpoint DIR [flags] -- [flags of train]",
 		Short: "Train on several hosts, and continue without those that fail",
 		Long: `Run shardbook train --engine mpi under mpirun, with the flags after --, on all hosts that answer.
-When a rank or a host fails, the job is started again from the newest checkpoint in DIR, on the hosts that answer then; so it
-is when the same command is given again. All hosts need this program at the same path, and see DIR.
+When a rank or a host fails, it restarts the job from the newest checkpoint in DIR, on the hosts that answer then.
+The same command also continues an interrupted job. All hosts need this program at the same path, and see DIR.
 
 Hosts come from --hostfile or --host, else from Slurm's allocation, else from the file that
 ` + envHostfile + ` names, else from the MPI Operator's ` + operatorHostfile + `; without these all
@@ -51,9 +51,8 @@ they save and end.
 
 The exit status is 0 when the job is done; 75 where it could be continued later, with the same command:
 interrupted, too few hosts, or too many restarts; and otherwise the job's own, 1 for wrong use.`,
-		Example: "  shardbook launch --hostfile hosts --interface 10.0.0.0/24 --checkpoint run -- --zero 3 --batch 12 " +
-			"" +
-			"--steps 1000\n" +
+		Example: "  shardbook launch --hostfile hosts --interface 10.0.0.0/24 --checkpoint run -- --zero 3 --batch " +
+			"12 --steps 1000\n" +
 			"  shardbook launch --host a:2,b:2 --min-hosts 2 --checkpoint run -- --pipe 2 --batch 16 --log log\n" +
 			"  shardbook launch --slots 4 --checkpoint run -- --data 4 --sync overlap\n" +
 			"  sbatch docker/train.sbatch\n" +
@@ -102,9 +101,8 @@ func (o *launchOptions) validate(cmd *cobra.Command, args []string) error {
 	case dash > 0 || dash < 0 && len(args) > 0:
 		return fmt.Errorf("%.80q is not a flag of launch: give flags of train after --", args[0])
 	case changed("devices"):
-		return errors.New("--devices is for a single process, while ranks open as many devices as they need: leave it " +
-			"" +
-			"out")
+		return errors.New("--devices is for a single process, while ranks open as many devices as they need: leave " +
+			"it out")
 	case o.checkpoint == "":
 		return errors.New("a job cannot be restarted without checkpoints: give --checkpoint DIR, a folder that all " +
 			"hosts see")

@@ -121,8 +121,8 @@ func (o *trainOptions) flags(f *pflag.FlagSet) {
 	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as such a file, in YAML, and do nothing more")
 	flags.Choice(f, &o.engine, "engine", []string{engineLocal, engineMPI},
 		"ranks in this process, or started by mpirun: local|mpi")
-	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout, "how long ranks of --engine mpi wait before they give "+
-		"one up")
+	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout,
+		"with --engine mpi, how long to wait for a rank before it counts as failed")
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
 	f.IntVar(&o.keep, "keep", 2, "how many of the newest checkpoints to keep; 0 keeps all")

@@ -91,7 +91,7 @@ surplus                                             | surplus
 --tensor 2 --tensor-overlap                         | --tensor-overlap=true changes nothing without --tensor-sequence
 --tensor 1 --tensor-sequence                        | --tensor-sequence=true changes nothing without --tensor
 --tensor 2 --seq-ulysses 2                          | --seq-ulysses=2 changes nothing without --seq-parallel
---tensor 2 --offload-optimizer                      | --offload-optimizer: updates on the host need one device per rank, not 2
+--tensor 2 --offload-optimizer                      | --offload-optimizer: updates on the host need one device
 --tensor 2 --data 2 --link 1e9                      | there is one rank, of 4 devices
 --tensor 2 --tensor-sequence --tensor-partition     | --tensor-partition is set
   --layers 2 --tensor 2 --pipe 2 --device-memory 10kB | a device of stage 1 needs
@@ -104,7 +104,7 @@ surplus                                             | surplus
 --seq-parallel 2 --seq-method hybrid                | choose other numbers, or --seq-method ring
 --seq-parallel 4 --seq-ulysses 2                    | --seq-ulysses is 2 with --seq-method ring
 --seq-parallel 2 --placement spiral                 | "spiral" for "--placement" flag: want one of
---seq-parallel 2 --seq-method ulysses --placement striped | --placement is "striped" without a ring: choose --seq-method ring
+--seq-parallel 2 --seq-method ulysses --placement striped | --placement is "striped" without a ring: choose
 --seq-parallel 2 --seq-ranks --seq-method allgather | rings only
 --seq-parallel 4 --seq-ranks --seq-method hybrid    | with --seq-ulysses, the devices of a rank
 
@@ -113,7 +113,7 @@ surplus                                             | surplus
 --pipe 2 --accumulate 2                             | --accumulate and --pipe=2, which has --microbatches
 --pipe 2 --chunks 3                                 | takes no number of chunks
 --pipe 2 --schedule interleaved                     | --pipe, --cut: 3 blocks cannot be 4 stages
---pipe 3 --schedule interleaved                     | --batch=8: the schedule interleaved takes no number of micro-batches
+--pipe 3 --schedule interleaved                     | --batch=8: the schedule interleaved takes no number
 --pipe 4                                            | or more --layers
 --pipe 2 --cut some                                 | --cut=some: want even, measured
 --pipe 2 --cut 1,0,2                                | --cut=1,0,2: want

@@ -71,9 +71,10 @@ func TestSettings(t *testing.T) {
 		grace: 90 * time.Second, memory: 80e9}
 	yaml := "layers: 9 # or more\nnorm: RMSNorm\ntied: true\nlr_rate: 2.0e-4\npipe: 2\ndata: 3\ncut: '3,1'\ngrace: " +
 		"90s\nmemory: 80GB\n"
-	toml := "layers = 9\nnorm = \"rmsnorm\"\ntied = true\nlr-rate = 2e-4\nlayout = \"pipe=2,data=3,cut=3:1\"\ngrace = " +
-		"\"1m30s\"\nmemory = 80_000_000_000\n"
-	json := `{"layers": 9, "norm": "rmsnorm", "tied": true, "lr-rate": 0.0002, "layout": "pipe=2,cut=3:1,data=3", "grace": "90s", "memory": 8e10}`
+	toml := "layers = 9\nnorm = \"rmsnorm\"\ntied = true\nlr-rate = 2e-4\nlayout = \"pipe=2,data=3,cut=3:1\"\ngrace " +
+		"= \"1m30s\"\nmemory = 80_000_000_000\n"
+	json := `{"layers": 9, "norm": "rmsnorm", "tied": true, "lr-rate": 0.0002, ` +
+		`"layout": "pipe=2,cut=3:1,data=3", "grace": "90s", "memory": 8e10}`
 	for name, text := range map[string]string{"run.yaml": yaml, "run.toml": toml, "run.json": json} {
 		f, got, err := parse(t, "--config FILE --layers 6", name, text)
 		if err != nil || got != want {

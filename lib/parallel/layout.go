@@ -37,7 +37,7 @@ type Layout struct {
 	Pipe int `json:"pipe,omitempty"`
 	// Data is data parallelism within a rank: the number of its devices with different sequences of the batch.
 	Data int `json:"data,omitempty"`
-	// Ring and Ulysses are sequence (context) parallelism: the number of devices that share each sequence, by ring
+	// Ring and Ulysses are sequence (context) parallelism: the number of devices that split each sequence, by ring
 	// attention, by all-to-alls, or by both (see package sequence).
 	Ring    int `json:"ring,omitempty"`
 	Ulysses int `json:"ulysses,omitempty"`
@@ -194,8 +194,8 @@ func (l Layout) Validate() error {
 			"0", l.Shards, l.ZeRO,
 			l.copies(), l.shards())
 	case l.RingRanks && l.Ring == 1:
-		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or leave " +
-			"it out")
+		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or " +
+			"leave it out")
 	case l.RingRanks && l.Every > 1:
 		return fmt.Errorf("parallel: Layout.RingRanks is set and Every is %d: the ranks of a ring have the gradients "+
 			"of one batch, which is averaged each time; leave one of them out", l.Every)

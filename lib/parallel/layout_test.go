@@ -41,7 +41,7 @@ func TestRefusedLayouts(t *testing.T) {
 				if field, planned = "Layout.Tensor is 8", "8 ranks cannot share 4 query heads evenly"; sequence {
 					planned = "Config.Seq is 4"
 				}
-			case s.seq > c.Seq: // the ring fills its runs of tokens up, which memest does not count
+			case s.seq > c.Seq: // the ring pads its chunks of tokens, which memest does not count
 				field = "Layout.Context is 8"
 			case sequence && c.Seq/s.seq%s.tensor != 0:
 				field, planned = "Layout.Seq is set", "Config.Seq is 4"
