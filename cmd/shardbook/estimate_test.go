@@ -541,7 +541,7 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--model", "GPT-2", "--tokens", "some"}, []string{"--tokens=some"}},
 		{[]string{"--model", "GPT-2", "--units", "MB"}, []string{"--units=MB"}},
 		{[]string{"--model", "GPT-2", "--data", "2147483648", "--context", "1024", "--seq", "1024", "--pipe", "12",
-			"--tensor", "12"}, []string{"devices", "fewer"}},
+			"--tensor", "12"}, []string{"devices", "smaller numbers"}},
 		{[]string{"--model", "Llama 3 8B", "--batch", "2147483647", "--seq", "268435456"}, []string{"int64"}},
 		{[]string{"--file", filepath.Join(dir, "nothing")}, []string{"--file", "nothing"}},
 		{[]string{"--file", file("empty", "")}, []string{"no model is given"}},

@@ -118,11 +118,11 @@ type trainOptions struct {
 
 func (o *trainOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.config, "config", "", "read settings from a file of YAML, TOML or JSON, by the names of flags")
-	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as such a file, in YAML, and do nothing more")
+	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as a YAML file for --config, and do nothing else")
 	flags.Choice(f, &o.engine, "engine", []string{engineLocal, engineMPI},
 		"ranks in this process, or started by mpirun: local|mpi")
 	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout,
-		"with --engine mpi, how long to wait for a rank before it counts as failed")
+		"time after which --engine mpi takes a silent rank as failed")
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
 	f.IntVar(&o.keep, "keep", 2, "how many of the newest checkpoints to keep; 0 keeps all")

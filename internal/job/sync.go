@@ -138,7 +138,7 @@ func (p *Parallel) ForProcesses(n int, given func(flag string) bool) error {
 	}
 	if p.Sync == SPMD || p.Sync == Auto {
 		if given("sync") {
-			return fmt.Errorf("--sync=%s and --engine=mpi: it is one program on the devices of one process: choose "+
+			return fmt.Errorf("--sync=%s runs one program in one process, not with --engine=mpi: choose "+
 				"--sync, one of %s, or leave it out", p.Sync, p.RankWays())
 		}
 		p.Sync = "" // the value of the resumed run

@@ -113,8 +113,8 @@ func productOfOthers(x *graph.Node, axes []string, n int) *graph.Node {
 //
 //	x[a b] on each of N ranks → [a b], the reduction on the root, x elsewhere
 //
-// It is an AllReduce, with the same traffic, since all devices run the same program. Its backward pass for Sum
-// broadcasts the root's gradient, and adds the rank's own on the others.
+// It is an AllReduce, with the same traffic, since all devices run the same program. The backward pass for Sum gives
+// each rank the root's gradient; other ranks add the gradient of their own output.
 func Reduce(x *graph.Node, op Op, root int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Reduce", axes)
 	checkRoot("Reduce", root, n)

@@ -18,7 +18,8 @@ func TestMPIRun(t *testing.T) {
 	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
 	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
 	file := filepath.Join(t.TempDir(), "began")
-	rank := script(t, "rank", `[ -e $1.$OMPI_COMM_WORLD_RANK ] && { echo rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE
+	rank := script(t, "rank", `[ -e $1.$OMPI_COMM_WORLD_RANK ] && {
+echo rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE
 exit 0; }
 >$1.$OMPI_COMM_WORLD_RANK
 until [ -e $1.0 ] && [ -e $1.1 ]; do sleep 0.01; done

@@ -299,7 +299,7 @@ func (l Layout) TensorGroup() tensor.Group {
 }
 
 // SequenceGroup returns the group of sequence-parallel devices, to build the model with; the zero group if there is one
-// device. p places tokens on a ring.
+// device. p is the placement of tokens on a ring.
 func (l Layout) SequenceGroup(p sequence.Placement) (g sequence.Group) {
 	l = l.withDefaults()
 	if l.Ring > 1 {
