@@ -66,7 +66,7 @@ func newCommand() *cobra.Command {
 	f.StringVar(&s.plugin, "plugin", "", "PJRT plugin: cpu, cuda, go-xla or a path (default $"+plugin.Env+", or the "+
 		"best)")
 	f.IntVar(&s.devices, "devices", 0,
-		fmt.Sprintf("devices, where a program does not choose (default $%s, or %d on CPU)", xla.EnvDevices,
+		fmt.Sprintf("number of devices, unless a program sets it (default $%s, or %d on CPU)", xla.EnvDevices,
 			xla.DefaultDevices))
 	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
 		trainCommand(), launchCommand(), estimateCommand(), scheduleCommand())
