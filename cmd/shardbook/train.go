@@ -118,7 +118,8 @@ type trainOptions struct {
 
 func (o *trainOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.config, "config", "", "read settings from a file of YAML, TOML or JSON, by the names of flags")
-	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as a YAML file for --config, and do nothing else")
+	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as a YAML file for --config, and do nothing "+
+		"else")
 	flags.Choice(f, &o.engine, "engine", []string{engineLocal, engineMPI},
 		"ranks in this process, or started by mpirun: local|mpi")
 	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout,
