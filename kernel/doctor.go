@@ -19,7 +19,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// Check is what the doctor found out about one part.
+// Check is the doctor's result for one part.
 type Check struct {
 	Name    string `json:"name"`
 	OK      bool   `json:"ok"`
@@ -30,16 +30,16 @@ type Check struct {
 	Problem string `json:"problem,omitempty"` // one sentence: what is wrong and what to do
 }
 
-// Diagnosis is everything that the doctor found out.
+// Diagnosis is the doctor's full result.
 type Diagnosis struct {
-	OK       bool     `json:"ok"` // everything that is needed is there
+	OK       bool     `json:"ok"` // all needed parts work
 	Checks   []Check  `json:"checks"`
-	Devices  []string `json:"devices"`  // what the plugin says of each
-	Canaries []string `json:"canaries"` // computations set against plain Go
+	Devices  []string `json:"devices"`  // the plugin's description of each
+	Canaries []string `json:"canaries"` // computations compared with plain Go
 }
 
-// Probe opens every device and runs all canaries. A broken plugin can end the
-// process, so Doctor has it done by another one, which prints this as JSON.
+// Probe is the result of opening every device and running all canaries. A broken plugin can end the process, so Doctor
+// runs another process for this, which prints the Probe as JSON.
 type Probe struct {
 	Info    xla.Info
 	Devices []string
@@ -60,11 +60,10 @@ func RunProbe(ctx context.Context) Probe {
 	return p
 }
 
-// doctorPatience is how long the doctor waits for all the programs that it asks. A
-// driver that is stuck would otherwise hold it for ever.
+// doctorPatience limits the time for all programs that the doctor runs, since a stuck driver would block it forever.
 const doctorPatience = 2 * time.Minute
 
-// Doctor looks at every part and installs nothing. probe is the command that runs RunProbe and prints its result.
+// Doctor checks every part and installs nothing. probe returns the command that runs RunProbe and prints its result.
 func (k *Kernel) Doctor(ctx context.Context, probe func(context.Context) *exec.Cmd) Diagnosis {
 	ctx, cancel := context.WithTimeout(ctx, doctorPatience)
 	defer cancel()
@@ -90,7 +89,7 @@ func (k *Kernel) Doctor(ctx context.Context, probe func(context.Context) *exec.C
 	return d
 }
 
-// found makes a check of a version and a path, or of the error that stood in the way.
+// found returns a check with a version and a path, or with an error.
 func found(name, version, path string, err error) Check {
 	c := Check{Name: name, Needed: true, OK: err == nil, Version: version, Path: path}
 	if err != nil {
@@ -99,7 +98,7 @@ func found(name, version, path string, err error) Check {
 	return c
 }
 
-// checkCache asks whether what is still to be installed has room.
+// checkCache checks the free space for what is still to be installed.
 func (k *Kernel) checkCache() Check {
 	var need int64
 	parts, _ := k.parts()
@@ -117,7 +116,7 @@ func (k *Kernel) checkGo(ctx context.Context) Check {
 	return found("go", version, path, err)
 }
 
-// checkCompiler asks for the C compiler that cgo calls.
+// checkCompiler checks the C compiler that cgo calls.
 func checkCompiler(ctx context.Context) Check {
 	name := "gcc"
 	if output, err := exec.CommandContext(ctx, "go", "env", "CC").Output(); err == nil {
@@ -126,8 +125,7 @@ func checkCompiler(ctx context.Context) Check {
 	path, err := exec.LookPath(name)
 	if err != nil {
 		err = fmt.Errorf("no C compiler %q on the PATH, which cgo needs: install one (Debian, Ubuntu: apt-get install "+
-			"gcc "+
-			"libc6-dev)", name)
+			"gcc libc6-dev)", name)
 		return found("C compiler", "", "", err)
 	}
 	output, _ := exec.CommandContext(ctx, path, "--version").Output()
@@ -139,10 +137,10 @@ func checkPython(ctx context.Context) Check {
 	return found("python", version, path, err)
 }
 
-// checkParts says of each part whether it is installed, half-installed or absent.
+// checkParts reports for each part whether it is installed, half-installed or absent.
 func (k *Kernel) checkParts() []Check {
 	var checks []Check
-	parts, _ := k.parts() // what stands in the way has a check of its own
+	parts, _ := k.parts() // another check reports the error
 	for _, part := range parts {
 		if part.Name == "" {
 			continue
@@ -151,7 +149,7 @@ func (k *Kernel) checkParts() []Check {
 		dir, ok := part.Installed()
 		switch {
 		case !ok && part.Begun():
-			err = errors.New("half installed, and not used: run `shardbook setup`, which starts it anew")
+			err = errors.New("half installed, and not used: run `shardbook setup`, which starts again")
 		case !ok:
 			err = errors.New("not installed: run `shardbook setup`")
 		}
@@ -163,7 +161,7 @@ func (k *Kernel) checkParts() []Check {
 // checkVersions asks the installed programs for their versions.
 func (k *Kernel) checkVersions(ctx context.Context) []Check {
 	if _, err := k.Environ(); err != nil {
-		return nil // said by checkParts
+		return nil // checkParts reports it
 	}
 	var checks []Check
 	for _, tool := range []struct {
@@ -239,7 +237,7 @@ func firstLine(text string) string {
 	return line
 }
 
-// String is the diagnosis for people: a line a check, what is wrong below it.
+// String returns the diagnosis as text: a line per check, with the problem below it.
 func (d Diagnosis) String() string {
 	var b strings.Builder
 	for _, c := range d.Checks {

@@ -17,8 +17,8 @@ import (
 // stopDelay is how long JupyterLab and headless runs have to stop their kernels.
 const stopDelay = 10 * time.Second
 
-// Environ returns the process's environment with what a command needs to see the kernel: JupyterLab's Python and GoNB's
-// tools first on the PATH, and the kernelspec on Jupyter's path. It returns an error when Setup has not run.
+// Environ returns the process's environment for commands that use the kernel: JupyterLab's Python and GoNB's tools
+// first on the PATH, and the kernelspec on Jupyter's path. It returns an error if Setup has not run.
 func (k *Kernel) Environ() ([]string, error) { return k.environ(true) }
 
 // environ is Environ, with gopls or without it.
@@ -60,7 +60,7 @@ func (k *Kernel) environ(completion bool) ([]string, error) {
 		}
 		set[plugin.Env] = abs
 	}
-	// A variable that stands twice is read differently by different programs, so the old ones go first.
+	// Programs differ in how they read a duplicate variable, so the old entries are removed.
 	env := slices.DeleteFunc(os.Environ(), func(entry string) bool {
 		name, _, _ := strings.Cut(entry, "=")
 		_, replaced := set[name]
@@ -84,7 +84,7 @@ func (k *Kernel) Command(ctx context.Context, name string, args ...string) (*exe
 	return commandIn(ctx, env, name, args...)
 }
 
-// commandIn is Command with an environment of the caller's.
+// commandIn is Command with a given environment.
 func commandIn(ctx context.Context, env []string, name string, args ...string) (*exec.Cmd, error) {
 	path, err := lookPath(name, env)
 	if err != nil {

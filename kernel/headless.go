@@ -22,31 +22,31 @@ import (
 //go:embed headless.py
 var headless string
 
-// DefaultCellTimeout bounds one cell of a headless run.
+// DefaultCellTimeout is the default of Run.Timeout.
 const DefaultCellTimeout = 10 * time.Minute
 
 // Run is a headless run of one notebook.
 type Run struct {
 	Notebook string        // path of the .ipynb, which is not changed
-	Ipynb    string        // where the executed notebook goes; "" for nowhere
-	HTML     string        // where it goes as one self-contained HTML file; "" for nowhere
+	Ipynb    string        // output path of the executed notebook; "" for none
+	HTML     string        // output path of a self-contained HTML file; "" for none
 	Timeout  time.Duration // for each cell; 0 is DefaultCellTimeout
 	Env      []string      // added to the kernel's environment, as "NAME=value"
 
-	OnCell func(cell, cells int)              // cell, counted from 1, of cells begins; may be nil
-	OnRan  func(cell int, took time.Duration) // a code cell has run; may be nil
+	OnCell func(cell, cells int)              // called before a cell, counted from 1; may be nil
+	OnRan  func(cell int, took time.Duration) // called after a code cell; may be nil
 }
 
-// Times are how long the code cells of a notebook took, in their order.
+// Times are the durations of a notebook's code cells, in order.
 type Times []cellTime
 
-// cellTime is how long a code cell took: GoNB's compiling and linking, and the run.
+// cellTime is the duration of a code cell: GoNB's compiling and linking, and the run.
 type cellTime struct {
 	Cell int // counted from 1, text cells included
 	Took time.Duration
 }
 
-// Ran adds a cell. It is meant for Run.OnRan.
+// Ran adds a cell. Use it as Run.OnRan.
 func (t *Times) Ran(cell int, took time.Duration) { *t = append(*t, cellTime{cell, took}) }
 
 // String returns one line.
@@ -73,8 +73,8 @@ func (e *CellError) Error() string {
 	return fmt.Sprintf("%s, cell %d: %s", e.Notebook, e.Cell, strings.TrimSpace(e.Why))
 }
 
-// Headless runs the notebook in a new kernel, cell by cell, up to the first that fails, whose *CellError it returns.
-// The outputs up to there are written all the same. When ctx ends, the kernel is stopped.
+// Headless runs the notebook in a new kernel up to the first cell that fails, whose *CellError it returns. It writes
+// the outputs up to that cell, too. When ctx ends, the kernel is stopped.
 func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	if _, err := os.Stat(r.Notebook); err != nil {
 		return fmt.Errorf("notebook: %w", err)
@@ -94,7 +94,7 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	if err != nil {
 		return err
 	}
-	// Without gopls: nobody completes code here, and with it each kernel would type-check the whole project.
+	// Without gopls: there is no completion here, and each kernel's gopls would type-check the project.
 	env, err := k.environ(false)
 	if err != nil {
 		return err
@@ -105,7 +105,7 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	}
 	cmd.Env = append(cmd.Env, "PYTHONWARNINGS=ignore")
 	cmd.Env = append(cmd.Env, r.Env...)
-	// In a group of its own, so that Ctrl-C reaches it through ctx alone, once.
+	// In its own process group, so that Ctrl-C reaches it only once, through ctx.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Stdin = bytes.NewReader(job)
 	var noise bytes.Buffer
@@ -130,7 +130,7 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 			Why         string
 		}
 		if err := json.Unmarshal(lines.Bytes(), &event); err != nil {
-			continue // not ours: something that Python printed
+			continue // other output of Python
 		}
 		switch {
 		case event.Event == "cell" && r.OnCell != nil:

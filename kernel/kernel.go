@@ -1,8 +1,8 @@
 // Package kernel installs and runs the JupyterLab kernel that shardbook's notebooks need: GoNB, its tools, a private
 // Python environment with JupyterLab, the PJRT plugin, and Go's module and build caches filled for working offline.
 //
-// Everything lies in the user's cache folder and is installed once. The kernelspec is committed
-// (jupyter/kernels/shardbook) and finds the module it stands in by itself, so that a notebook needs no set-up cell.
+// Everything is in the user's cache folder and is installed once. The kernelspec is committed
+// (jupyter/kernels/shardbook) and finds its module by itself, so that notebooks need no set-up cell.
 package kernel
 
 import (
@@ -18,16 +18,16 @@ import (
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// Name is the kernel's name, as notebooks' metadata has it.
+// Name is the kernel's name in the metadata of notebooks.
 const Name = "shardbook"
 
-// modulePath is what the project's go.mod says first.
+// modulePath is the module path in the project's go.mod.
 const modulePath = "github.com/shardbook/shardbook"
 
-// EnvRoot names the environment variable with the project's folder, for a shardbook command that is started elsewhere.
+// EnvRoot names the environment variable with the project's folder, for commands that start outside it.
 const EnvRoot = "SHARDBOOK_ROOT"
 
-// Kernel is the kernel of one checkout of the project. It is made by New, which installs nothing.
+// Kernel is the kernel of one checkout of the project; see [New].
 type Kernel struct {
 	Root  string // the project's folder
 	Cache string // the cache folder
@@ -35,7 +35,8 @@ type Kernel struct {
 	parts func() ([]cache.Part, error) // what Setup installs besides the plugin
 }
 
-// New returns the kernel of the project that the folder dir lies in. cacheDir may be empty for the default.
+// New returns the kernel of the project that contains the folder dir. cacheDir defaults to [cache.Dir]. It installs
+// nothing.
 func New(dir, cacheDir string) (*Kernel, error) {
 	root, err := findRoot(dir)
 	if err != nil {
@@ -55,7 +56,7 @@ func New(dir, cacheDir string) (*Kernel, error) {
 	return k, nil
 }
 
-// findRoot walks up from dir to the project's go.mod, or takes $SHARDBOOK_ROOT.
+// findRoot returns $SHARDBOOK_ROOT, or the nearest parent of dir with the project's go.mod.
 func findRoot(dir string) (string, error) {
 	start, err := filepath.Abs(dir)
 	if err != nil {
@@ -76,7 +77,7 @@ func findRoot(dir string) (string, error) {
 		return "", fmt.Errorf("%s=%q holds no go.mod of %s: set it to a clone of the project", EnvRoot, root,
 			modulePath)
 	}
-	return "", fmt.Errorf("%q lies in no clone of %s: change into one, or set %s to it", start, modulePath, EnvRoot)
+	return "", fmt.Errorf("%q is not in a clone of %s: change into one, or set %s to it", start, modulePath, EnvRoot)
 }
 
 func isRoot(dir string) bool {
@@ -87,11 +88,10 @@ func isRoot(dir string) bool {
 // notebooks is the folder that JupyterLab opens.
 func (k *Kernel) notebooks() string { return filepath.Join(k.Root, "notebooks") }
 
-// Report is told how far the set-up has come: the part it is at, inside that part
-// done of total steps (0 when unknown), and what is being done.
+// Report receives the progress of the set-up: the part, the step done of total (0 if unknown), and its description.
 type Report func(part string, done, total int, what string)
 
-// Setup installs what is missing. It may be called by several processes at once, and again after it was cut off.
+// Setup installs what is missing. Several processes may call it at once, and again after an interruption.
 func (k *Kernel) Setup(ctx context.Context, report Report) error {
 	if report == nil {
 		report = func(string, int, int, string) {}

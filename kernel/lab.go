@@ -9,21 +9,21 @@ import (
 	"syscall"
 )
 
-// Lab says how JupyterLab is started.
+// Lab has the settings of JupyterLab.
 type Lab struct {
 	Dir       string // the folder it opens; "" is the project's notebooks
 	NoBrowser bool
-	IP        string   // "" is JupyterLab's own default, localhost
-	Port      int      // 0 is JupyterLab's own default, 8888 or the next that is free
+	IP        string   // "" means JupyterLab's default, localhost
+	Port      int      // 0 means JupyterLab's default, 8888 or the next free port
 	Args      []string // further arguments for `jupyter lab`
 }
 
 const allowRoot = "--allow-root"
 
-// asRoot reports whether JupyterLab, which refuses root, must be told to run, as in a container, and Args do not.
+// asRoot reports whether JupyterLab needs the argument that lets root run it, which Args do not have.
 func (lab Lab) asRoot() bool { return os.Geteuid() == 0 && !slices.Contains(lab.Args, allowRoot) }
 
-// Warning is a line for the user if LabCommand adds an argument that he should know of, or "".
+// Warning returns a line for the user if LabCommand adds an argument that weakens security, else "".
 func (lab Lab) Warning() string {
 	if !lab.asRoot() {
 		return ""
@@ -32,8 +32,8 @@ func (lab Lab) Warning() string {
 		"Be another user where that matters."
 }
 
-// LabCommand returns the command that opens JupyterLab on the project's notebooks. Its access token is Jupyter's own:
-// made anew at each start and printed with the address, unless Args or the user's configuration set one.
+// LabCommand returns the command that opens JupyterLab on the project's notebooks. Jupyter prints the address with a
+// new access token at each start, unless Args or the user's configuration set one.
 func (k *Kernel) LabCommand(ctx context.Context, lab Lab) (*exec.Cmd, error) {
 	if lab.Dir == "" {
 		lab.Dir = k.notebooks()
@@ -55,7 +55,7 @@ func (k *Kernel) LabCommand(ctx context.Context, lab Lab) (*exec.Cmd, error) {
 	if err != nil {
 		return nil, err
 	}
-	// At an interrupt that does not come from a terminal, Jupyter ends and leaves its kernels running.
+	// After an interrupt that does not come from a terminal, Jupyter would end without its kernels.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
 	return cmd, nil
 }

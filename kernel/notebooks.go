@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// FindNotebooks returns the paths of the notebooks named, in their order, or of all in reading order when none is
-// named. A name may leave out ".ipynb", or give only the number in front.
+// FindNotebooks returns the paths of the named notebooks, in the given order, or of all notebooks in reading order if
+// there are no names. A name may omit ".ipynb", or be only the leading number.
 func (k *Kernel) FindNotebooks(names []string) ([]string, error) {
 	entries, err := os.ReadDir(k.notebooks())
 	if err != nil {
@@ -23,7 +23,7 @@ func (k *Kernel) FindNotebooks(names []string) ([]string, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("no notebooks in %s: is the clone whole?", k.notebooks())
+		return nil, fmt.Errorf("no notebooks in %s: is the clone complete?", k.notebooks())
 	}
 	if len(names) == 0 {
 		return all, nil

@@ -26,14 +26,13 @@ var templateIndex string
 //go:embed template/conf.json
 var templateConf string
 
-// serverConfig is JupyterLab's configuration. It fetches nothing from the network, and it takes the answer to its first
-// question to a kernel as a sign of life: with Jupyter's own list of messages that do not count, GoNB, which unlike
-// others says nothing unasked, is "unknown" until a cell has run.
+// serverConfig is JupyterLab's configuration. It disables network access. It also makes the first reply of a kernel a
+// sign of life: with Jupyter's defaults GoNB, which sends nothing by itself, would be "unknown" until a cell has run.
 //
 //go:embed jupyter_server_config.json
 var serverConfig string
 
-// pageConfig keeps JupyterLab from asking a newcomer whether it may fetch news.
+// pageConfig disables JupyterLab's question about news.
 const pageConfig = `{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}
 `
 

@@ -21,12 +21,12 @@ const (
 	modulesBytes = 1500e6
 )
 
-// completionDir is the folder, in that of the tools, with what completes code that is being written.
+// completionDir is the subfolder of the tools' folder for code completion (gopls).
 const completionDir = "completion"
 
-// tools are the programs that GoNB's cells need: GoNB itself, of the version in go.mod, and goimports and gopls, of the
-// versions in tools/go.mod (a module of its own, because gopls wants another golang.org/x/tools than GoMLX). gopls lies
-// in a folder of its own, since only JupyterLab's kernels shall see it.
+// tools are the programs that GoNB's cells need: GoNB in the version of go.mod, and goimports and gopls in the versions
+// of tools/go.mod (a module of its own, because gopls needs another golang.org/x/tools than GoMLX). gopls has its own
+// folder because only JupyterLab's kernels use it.
 func (k *Kernel) tools() (cache.Part, error) {
 	goVersion, err := k.goVersion(context.Background())
 	if err != nil {
@@ -65,9 +65,9 @@ func (k *Kernel) tools() (cache.Part, error) {
 	}, nil
 }
 
-// modules fills Go's module cache with everything that a cell may import, since cells run with GOPROXY=off, and its
-// build cache, so that the first cell is not the one that compiles GoMLX. `go build` alone would leave gaps. The part
-// lies in the module cache: whoever empties that removes the part as well.
+// modules fills Go's module cache with everything that a cell may import, since cells run with GOPROXY=off, and the
+// build cache, so that the first cell does not compile GoMLX. `go build` alone would miss modules. The part's folder is
+// in the module cache, so clearing that also removes the part.
 func (k *Kernel) modules() (cache.Part, error) {
 	sums, err := os.ReadFile(filepath.Join(k.Root, "go.sum"))
 	if err != nil {
@@ -87,8 +87,8 @@ func (k *Kernel) modules() (cache.Part, error) {
 		Bytes:   modulesBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			report(0, 2, "downloading Go modules")
-			// With a copy of go.mod and go.sum: `download all` writes sums into the
-			// latter, and the project's own files are not set-up's to change.
+			// It uses a copy of go.mod and go.sum, because `download all` writes sums into go.sum, and set-up must not
+			// change the project.
 			for _, name := range []string{"go.mod", "go.sum"} {
 				text, err := os.ReadFile(filepath.Join(k.Root, name))
 				if err != nil {

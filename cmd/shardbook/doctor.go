@@ -48,7 +48,7 @@ func doctorCommand() *cobra.Command {
 	return cmd
 }
 
-// probeCommand opens the plugin for the doctor, which outlives it if it crashes.
+// probeCommand opens the plugin in a process of its own, so that a crash does not end the doctor.
 func probeCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:    "probe",

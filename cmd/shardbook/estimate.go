@@ -12,7 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/cost"
 )
 
-// estimateOptions say how an estimate is shown; they do not change it.
+// estimateOptions set the output of an estimate, not its result.
 type estimateOptions struct {
 	file                          string
 	list, printConfig             bool
@@ -36,16 +36,14 @@ flags, in which _ may stand for -: {"model": "Llama 3 8B", "seq_parallel": true}
 		Example: "  shardbook estimate --params 7.5e9 --data 64 --zero 1\n" +
 			"  shardbook estimate --model \"Llama 3 8B\" --data 8 --zero 3 --flash --seq 4096 --device \"H100 SXM\"\n" +
 			"  shardbook estimate --config config.json --tensor 8 --seq-parallel --pipe 4 --microbatches 16 " +
-			"--detail\n" +
-			"  shardbook estimate --file run.json --json",
+			"--detail\n  shardbook estimate --file run.json --json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			signals.allow(0) // it only computes
 			switch {
 			case cmd.Flags().Changed("devices"):
-				return fmt.Errorf("--devices is the number of XLA's devices, and none is opened: give the layout, as " +
-					"in --data 8 " +
-					"--tensor 4")
+				return fmt.Errorf("--devices is for commands that open XLA devices: give the layout instead, " +
+					"as in --data 8 --tensor 4")
 			case o.list:
 				return listModels(cmd.OutOrStdout(), o.json)
 			case o.printConfig:
@@ -87,7 +85,7 @@ flags, in which _ may stand for -: {"model": "Llama 3 8B", "seq_parallel": true}
 	return cmd
 }
 
-// listModels prints the names that --model knows.
+// listModels prints the names for --model.
 func listModels(out io.Writer, asJSON bool) error {
 	type listed struct {
 		cost.Model

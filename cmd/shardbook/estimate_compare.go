@@ -11,17 +11,16 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// convention is what a published count makes of the same run. Each counts what its source counts and leaves out the
-// rest.
+// convention is the result of a published formula for the same run, which counts only what its source counts.
 type convention struct {
 	Name  string        `json:"name"`
 	Items []memest.Item `json:"items,omitempty"`
 	Bytes int64         `json:"bytes_per_device,omitempty"`
-	// Problem says why it does not apply.
+	// Problem says why the formula does not apply.
 	Problem string `json:"problem,omitempty"`
 }
 
-// conventions lists the published counts; without a model those of states alone.
+// conventions lists the published formulas; without a model only those of model states.
 func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 	var all []convention
 	add := func(name string, items []memest.Item, err error) {
@@ -44,7 +43,7 @@ func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 			d.LargestLayer = largestTensor(*m) / int64(l.Tensor)
 		}
 		if items, err = d.States(); m == nil && l.ZeRO == 3 {
-			err = errors.New("it counts the largest layer, which follows from the model's sizes")
+			err = errors.New("it needs the largest layer: give the model's sizes")
 		}
 		add("DeepSpeed", items, err)
 	}
@@ -75,7 +74,7 @@ func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 	return all
 }
 
-// largestTensor is the most parameters that one tensor has.
+// largestTensor is the number of elements of the largest tensor.
 func largestTensor(m cost.Model) int64 {
 	var most int64
 	for _, t := range m.Tensors() {
@@ -84,18 +83,18 @@ func largestTensor(m cost.Model) int64 {
 	return most
 }
 
-// korthikanti counts activations as the paper does, if it has what the run does.
+// korthikanti computes activations by the paper's formulas, if they cover the run.
 func korthikanti(s memest.Setup) ([]memest.Item, error) {
 	known := map[recompute.Policy]cost.Recompute{recompute.None: cost.Nothing, "none": cost.Nothing,
 		recompute.Selective: cost.Selective, recompute.Block: cost.Full}
 	again, ok := known[s.Recompute]
 	switch l := s.Layout; {
 	case !ok:
-		return nil, fmt.Errorf("it knows to recompute nothing, selective or block, not %q", s.Recompute)
+		return nil, fmt.Errorf("it supports recomputation of nothing, selective or block, not %q", s.Recompute)
 	case l.Context > 1:
-		return nil, errors.New("it has no context parallelism")
+		return nil, errors.New("it does not support context parallelism")
 	case l.Schedule != memest.OneFOneB && l.Schedule != memest.Interleaved:
-		return nil, fmt.Errorf("it knows the schedules %q and %q", memest.OneFOneB, memest.Interleaved)
+		return nil, fmt.Errorf("it supports only the schedules %q and %q", memest.OneFOneB, memest.Interleaved)
 	default:
 		return memest.Korthikanti{Model: s.Model, Batch: s.Batch, Seq: s.Seq, Tensor: l.Tensor, SequenceParallel: l.Seq,
 			Recompute: again,

@@ -7,23 +7,22 @@ import (
 	"github.com/shardbook/shardbook/lib/cost"
 )
 
-// compute is the matmuls of training, without what is recomputed.
+// compute is the FLOPs of training without recomputation.
 type compute struct {
 	FLOPsPerToken float64 `json:"flops_per_token"`
 	Tokens        int64   `json:"tokens,omitempty"`
 	FLOPs         float64 `json:"flops,omitempty"` // of all tokens
-	// Seconds is what they take on the devices at this share of their peak.
+	// Seconds is the training time on the devices at this fraction of their peak.
 	Seconds     cost.Seconds `json:"seconds,omitempty"`
 	Utilization float64      `json:"utilization,omitempty"`
-	// Note says why there is no time where it was asked for.
+	// Note says why there is no time although it was requested.
 	Note string `json:"note,omitempty"`
 }
 
-// utilization is the share of their peak that devices are taken to attain.
+// utilization is the assumed fraction of their peak that devices attain.
 const utilization = 0.4
 
-// compute says what training takes: exactly where the model is known, else by the rule of thumb of 6 operations for
-// each parameter and token.
+// compute returns the FLOPs of training: exactly for a known model, else 6 per parameter and token.
 func (r *estimateRequest) compute(e *estimate, seq int) (c compute, err error) {
 	forward, backward := cost.RoughFLOPs(float64(e.Parameters), 1)
 	c.FLOPsPerToken = forward + backward

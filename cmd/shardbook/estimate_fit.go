@@ -11,11 +11,11 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// memory is how many bytes a device has, and its name, where one was named; 0 where no memory was.
+// memory returns the memory of a device in bytes, 0 if no flag gives it, and the device's name, if a flag gives one.
 func (r *estimateRequest) memory() (device string, budget int64, err error) {
 	switch {
 	case r.Device != "" && r.Memory != "":
-		return "", 0, fmt.Errorf("--device and --memory: each says how much memory there is; leave one of them out")
+		return "", 0, fmt.Errorf("--device and --memory both set the memory of a device: leave one of them out")
 	case r.Device != "":
 		h, err := cost.Accelerator(r.Device)
 		if err != nil {
@@ -28,11 +28,11 @@ func (r *estimateRequest) memory() (device string, budget int64, err error) {
 	return "", budget, err
 }
 
-// chooseRecompute returns a policy that brings the run within a memory, and that of all blocks if there is none, or
-// if the run is not valid, of which the estimate then says more.
+// chooseRecompute returns a policy with which the run fits the budget, or else full recomputation, also for an invalid
+// run, for which the estimate returns the error.
 func chooseRecompute(s memest.Setup, budget int64) (recompute.Policy, error) {
 	if budget == 0 {
-		return "", errors.New("--recompute=auto: it is chosen for a memory; give --device or --memory")
+		return "", errors.New("--recompute=auto needs the memory of a device: give --device or --memory")
 	}
 	s.Recompute = recompute.None
 	policy, err := memest.Recompute(s, budget)
@@ -42,7 +42,7 @@ func chooseRecompute(s memest.Setup, budget int64) (recompute.Policy, error) {
 	return cmp.Or(policy, "none"), nil
 }
 
-// fits compares the total with the memory that was named, or with that of all accelerators.
+// fits compares the total with the budget, or without one with the memory of all accelerators.
 func (e *estimate) fits(device string, budget int64) {
 	if budget > 0 {
 		e.Fits = []fit{{device, budget, e.Total <= budget}}
@@ -53,7 +53,7 @@ func (e *estimate) fits(device string, budget int64) {
 	}
 }
 
-// advise lists changes that save memory; a budget of 0 is none.
+// advise lists changes that save memory; a budget of 0 means none.
 func (e *estimate) advise(setup memest.Setup, budget int64) error {
 	list := func(changes []memest.Change) (all []change) {
 		for _, c := range changes {

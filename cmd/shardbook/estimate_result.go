@@ -18,23 +18,23 @@ type estimate struct {
 	Parameters int64       `json:"parameters"` // of the model
 	Model      *cost.Model `json:"model,omitempty"`
 
-	// Items are the lines of a device of that stage, which make the total, and HostItems those in host memory.
+	// Items are the lines of a device of that stage, whose sum is the total; HostItems are those in host memory.
 	Items       []estimateItem  `json:"items"`
 	HostItems   []estimateItem  `json:"host_items,omitempty"`
 	WorstMoment string          `json:"worst_moment,omitempty"` // of the stage's step
 	Stages      []estimateStage `json:"stages"`
 
 	Fits []fit `json:"fits_on"`
-	// RecomputeNote says that no choice of what to recompute was found that makes it fit, where one was asked for.
+	// RecomputeNote says that --recompute auto found no policy with which the run fits.
 	RecomputeNote string `json:"recompute_note,omitempty"`
-	// Advice lists single changes, and Combined, where none of them makes it fit, some to make one after another.
+	// Advice lists single changes. Combined, if no single change suffices, lists changes to make together.
 	Advice      []change         `json:"advice,omitempty"`
 	Combined    []change         `json:"advice_combined,omitempty"`
 	Compute     compute          `json:"compute"`
 	Conventions []convention     `json:"conventions,omitempty"`
 	Settings    estimateSettings `json:"settings"` // as --file takes them
 
-	advised bool // advice is asked for, or needed
+	advised bool // advice is requested or needed
 }
 
 type estimateItem struct {
@@ -48,22 +48,22 @@ type estimateStage struct {
 	Host  int64 `json:"host_bytes"`
 }
 
-// fit says whether the run fits in a device's memory.
+// fit reports whether the run fits in a device's memory.
 type fit struct {
 	Device string `json:"device,omitempty"`
 	Bytes  int64  `json:"memory_bytes"`
 	Fits   bool   `json:"fits"`
 }
 
-// change is what could be changed to save memory.
+// change is a change that saves memory.
 type change struct {
 	What  string `json:"what"`
 	Cost  string `json:"cost"`
-	Bytes int64  `json:"bytes_per_device"` // after it, and those before it if they are combined
-	Fits  *bool  `json:"fits,omitempty"`   // into the memory, if that was named
+	Bytes int64  `json:"bytes_per_device"` // after this change; in Combined also after the earlier ones
+	Fits  *bool  `json:"fits,omitempty"`   // within the memory, if a flag gives it
 }
 
-// estimate works everything out.
+// estimate computes the estimate.
 func (r *estimateRequest) estimate(o estimateOptions) (*estimate, error) {
 	model, parameters, err := r.model()
 	if err != nil {
@@ -120,15 +120,15 @@ func (r *estimateRequest) estimate(o estimateOptions) (*estimate, error) {
 	return e, nil
 }
 
-// devicesOf is the number of devices of a layout, of which there may be more than an int holds.
+// devicesOf returns the number of devices of a layout, or an error if it overflows an int.
 func devicesOf(l memest.Layout) (int, error) {
 	if n := float64(l.Data) * float64(l.Tensor) * float64(l.Context) * float64(l.Pipeline); n > 1<<40 {
-		return 0, fmt.Errorf("--data, --tensor, --context and --pipe make %g devices: give a layout of fewer", n)
+		return 0, fmt.Errorf("--data, --tensor, --context and --pipe multiply to %g devices: give smaller numbers", n)
 	}
 	return l.Devices(), nil
 }
 
-// list takes the lines from the ledger.
+// list copies the lines of the ledger.
 func (e *estimate) list(ledger memest.Ledger) {
 	for _, s := range ledger.Stages {
 		e.Stages = append(e.Stages, estimateStage{s, s.Bytes(), s.HostBytes()})

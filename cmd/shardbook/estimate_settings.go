@@ -15,9 +15,9 @@ import (
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
-// estimateSettings say which run is estimated. Each is a flag, and a setting of a file by its name.
+// estimateSettings are the settings of the run to estimate. Each is a flag, and a key of --file.
 type estimateSettings struct {
-	// The model is one of the first three, or the sizes.
+	// Model, or one of the next two fields, or the sizes below describe the model.
 	Model     string        `json:"model,omitempty"`
 	Config    string        `json:"config,omitempty"`
 	Params    flags.Amount  `json:"params,omitempty"`
@@ -64,14 +64,14 @@ type estimateSettings struct {
 	Tokens flags.Amount `json:"tokens,omitempty"`
 }
 
-// newEstimateSettings are the settings without flags, of no model yet.
+// newEstimateSettings returns the defaults, without a model.
 func newEstimateSettings() *estimateSettings {
 	return &estimateSettings{Data: 1, Tensor: 1, Context: 1, Pipe: 1, Schedule: string(memest.OneFOneB), Chunks: 1,
 		Batch: 1, Microbatches: 1,
 		Precision: "bf16", Optimizer: "adamw", Recompute: "none", Bucket: "25MB", Overhead: "0", Engine: "planned"}
 }
 
-// flags adds the flags that decide what an estimate says.
+// flags adds the flags of the run.
 func (s *estimateSettings) flags(f *pflag.FlagSet) {
 	f.StringVar(&s.Model, "model", s.Model, `a published model, such as "Llama 3 8B"`)
 	f.StringVar(&s.Config, "config", s.Config, "a Hugging Face config.json; or a file of YAML or TOML with settings")
@@ -157,13 +157,13 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 	flags.Group(f, "pipeline")
 }
 
-// estimateRequest is settings, and the flags that they are set by.
+// estimateRequest is the settings and their flags.
 type estimateRequest struct {
 	estimateSettings
 	given *pflag.FlagSet
 }
 
-// isSet tells whether a flag has another value than the default.
+// isSet reports whether a flag has another value than its default.
 func (r *estimateRequest) isSet(flag string) bool {
 	f := r.given.Lookup(flag)
 	return f.Value.String() != f.DefValue

@@ -13,16 +13,16 @@ import (
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
-// sizes are the flags that together describe a model.
+// sizes are the flags for the sizes of a model.
 var sizes = []string{"layers", "d", "heads", "kv-heads", "hidden", "vocab", "gated", "tied", "norm", "positions",
 	"no-bias"}
 
-// needModel are the flags that change nothing that is known of a number of parameters.
+// needModel are the flags that have no effect if only the number of parameters is known.
 var needModel = []string{"activation", "tensor", "seq-parallel", "context", "pipe", "schedule", "chunks", "seq",
 	"batch", "microbatches", "recompute",
 	"flash", "dropout", "clip", "offload-activations", "bucket", "overhead", "engine"}
 
-// model returns the model and the number of its parameters; nil where nothing but that is known.
+// model returns the model and its number of parameters; the model is nil if only that number is known.
 func (r *estimateRequest) model() (*cost.Model, int64, error) {
 	var ways []string
 	for _, way := range [][]string{{"model"}, {"config"}, {"params"}, sizes} {
@@ -35,17 +35,16 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 	}
 	switch {
 	case len(ways) == 0:
-		return nil, 0, errors.New("there is no model: give --model NAME (--list-models lists them), --config FILE, " +
+		return nil, 0, errors.New("no model is given: give --model NAME (--list-models lists them), --config FILE, " +
 			"--params N, " +
 			"or --layers, --d, --heads, --vocab and --seq")
 	case len(ways) > 1:
-		return nil, 0, fmt.Errorf("%s and %s: each says what the model is; leave one of them out", ways[0], ways[1])
+		return nil, 0, fmt.Errorf("%s and %s both describe the model: leave one of them out", ways[0], ways[1])
 	case r.Params != "":
 		for _, flag := range needModel {
 			if r.isSet(flag) {
-				return nil, 0, fmt.Errorf("--%s and --params: without a model's sizes it changes nothing that is "+
-					"known; "+
-					"give --model, --config or --layers, or leave it out", flag)
+				return nil, 0, fmt.Errorf("--%s has no effect with --params, which gives no sizes of a model: "+
+					"give --model, --config or --layers instead, or leave out --%[1]s", flag)
 			}
 		}
 		n, err := r.Params.Count("params")
@@ -70,7 +69,7 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 	return &m, m.Params().Total(), m.Validate()
 }
 
-// sized is the model whose sizes are known.
+// sized returns the model of --model, --config or the sizes.
 func (r *estimateRequest) sized() (cost.Model, error) {
 	switch {
 	case r.Model != "":
@@ -95,7 +94,7 @@ func (r *estimateRequest) sized() (cost.Model, error) {
 	return cost.FromGPT(c), nil
 }
 
-// maxConfig is the most bytes that a config.json may have.
+// maxConfig is the maximum size of a config.json in bytes.
 const maxConfig = 1 << 20
 
 func readConfig(path string) (cost.Model, error) {
@@ -112,7 +111,7 @@ func readConfig(path string) (cost.Model, error) {
 	return m, nil
 }
 
-// setup is what the settings say to lib/memest, without the model.
+// setup returns the settings for lib/memest, without the model.
 func (s *estimateSettings) setup() (memest.Setup, error) {
 	for _, f := range []struct {
 		flag  string
@@ -151,8 +150,10 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 		Batch: s.Batch, Seq: s.Seq, Microbatches: s.Microbatches,
 		Layout: memest.Layout{Data: s.Data, Tensor: s.Tensor, Seq: s.SeqParallel, Context: s.Context, Pipeline: s.Pipe,
 			Schedule: memest.Schedule(s.Schedule), Chunks: s.Chunks, ZeRO: s.Zero},
-		Precision: policy, Optimizer: optimizer, Recompute: s.Recompute, Flash: s.Flash, Dropout: s.Dropout, Clip: s.Clip > 0,
+		Precision: policy, Optimizer: optimizer, Recompute: s.Recompute, Flash: s.Flash, Dropout: s.Dropout,
+		Clip:             s.Clip > 0,
 		Engine:           engine,
-		OffloadOptimizer: s.OffloadOptimizer, OffloadActivations: s.OffloadActivations, Bucket: bucket, Framework: overhead,
+		OffloadOptimizer: s.OffloadOptimizer, OffloadActivations: s.OffloadActivations, Bucket: bucket,
+		Framework: overhead,
 	}, nil
 }

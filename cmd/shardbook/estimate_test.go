@@ -86,7 +86,8 @@ var runs = [][]string{
 	{"--layers", "4", "--d", "128", "--heads", "4", "--kv-heads", "2", "--hidden", "300", "--seq", "128", "--vocab",
 		"256",
 		"--gated", "--tied",
-		"--norm", "rmsnorm", "--positions", "rotary", "--no-bias", "--dropout", "0.1", "--clip", "1", "--precision", "fp32",
+		"--norm", "rmsnorm", "--positions", "rotary", "--no-bias", "--dropout", "0.1", "--clip", "1", "--precision",
+		"fp32",
 		"--engine", "compiled"},
 	{"--model", "GPT-2", "--activation", "relu", "--device", "TPU v5e", "--precision", "fp16", "--tokens", "1B",
 		"--recompute", "plan:norm1;-*11"},
@@ -230,7 +231,8 @@ func FuzzEstimateSettings(f *testing.F) {
 
 func TestEstimateConfig(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "config.json")
-	config := `{"model_type": "llama", "num_hidden_layers": 30, "hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3,
+	config := `{"model_type": "llama", "num_hidden_layers": 30,
+		"hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3,
 		"intermediate_size": 1536, "vocab_size": 49152, "max_position_embeddings": 8192, "tie_word_embeddings": true}`
 	if err := os.WriteFile(path, []byte(config), 0o644); err != nil {
 		t.Fatal(err)
@@ -375,9 +377,8 @@ func TestEstimateText(t *testing.T) {
 			"Training takes 4.5e+10 FLOPs a token by the rule of 6",
 		}},
 		{[]string{"--params", "7.5e9", "--data", "64", "--zero", "1", "--units", "gib", "--memory", "32GiB"}, []string{
-			"Memory of a device in GiB (2³⁰ bytes)", "total of a device                                               " +
-				"        " +
-				"  29.25\n",
+			"Memory of a device in GiB (2³⁰ bytes)",
+			"total of a device                                                         29.25\n",
 			"It fits: 29.25 is 91% of the memory's 32.00 GiB.",
 		}},
 		{[]string{"--params", "7.5e9", "--device", "H100 SXM"}, []string{
@@ -399,8 +400,7 @@ func TestEstimateText(t *testing.T) {
 		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "4096", "--detail",
 			"--offload-activations", "--recompute", "plan:norm1,norm2,scores,act;-"}, []string{
 			"mlp                                                2     0.00013\n    2*(h*f/t+f/t+f/t*h+h)\n    h=64, " +
-				"f=256, " +
-				"t=1\n    one number each",
+				"f=256, t=1\n    one number each",
 			"(host memory)", "recompute plan:norm1,norm2,scores,act;-,"}},
 		{[]string{"--layers", "2", "--d", "64", "--heads", "2", "--seq", "32", "--vocab", "256", "--recompute",
 			"plan:norm1,norm2,scores,act,up;-"}, []string{
@@ -410,7 +410,7 @@ func TestEstimateText(t *testing.T) {
 			"by published conventions, in GB           states activations       other\nshardbook ", "\nZeRO paper ",
 			"\nDeepSpeed ",
 			"\naccelerate, on one device ", "\ncourse notes, printed total ",
-			"Korthikanti et al. 2022 does not apply: it knows to recompute"}},
+			"Korthikanti et al. 2022 does not apply: it supports recomputation"}},
 		{[]string{"--model", "GPT-3 175B", "--tensor", "8", "--pipe", "8", "--microbatches", "8", "--compare",
 			"--activation",
 			"relu"}, []string{
@@ -477,7 +477,7 @@ func TestEstimateBadArguments(t *testing.T) {
 		args []string
 		want []string
 	}{
-		{nil, []string{"there is no model", "--model", "--params"}},
+		{nil, []string{"no model is given", "--model", "--params"}},
 		{[]string{"surplus"}, []string{"surplus"}},
 		{[]string{"--params", "0"}, []string{"--params=0"}},
 		{[]string{"--params", "-5"}, []string{"--params=-5"}},
@@ -490,8 +490,8 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--params", "Inf"}, []string{"--params=Inf"}},
 		{[]string{"--params", strings.Repeat("1", 10000)}, []string{"--params=1"}},
 		{[]string{"--params", "9e18"}, []string{"9000000000000000000", "int64"}},
-		{[]string{"--params", "1e9", "--batch", "2"}, []string{"--batch and --params"}},
-		{[]string{"--params", "1e9", "--tensor", "2"}, []string{"--tensor and --params"}},
+		{[]string{"--params", "1e9", "--batch", "2"}, []string{"--batch has no effect with --params"}},
+		{[]string{"--params", "1e9", "--tensor", "2"}, []string{"--tensor has no effect with --params"}},
 		{[]string{"--params", "1e9", "--model", "GPT-2"}, []string{"--model and --params"}},
 		{[]string{"--params", "1e9", "--gated"}, []string{"--params and --gated"}},
 		{[]string{"--model", "GPT-2", "--norm", "layernorm"}, []string{"--model and --norm"}},
@@ -527,9 +527,10 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--model", "GPT-2", "--memory", "80GB", "--device", "B200"}, []string{"--device and --memory"}},
 		{[]string{"--model", "GPT-2", "--device", "abacus"}, []string{"--device", "abacus", "nearest"}},
 		{[]string{"--model", "GPT-2", "--activation", "tanh"}, []string{"--activation=tanh", "relu"}},
-		{[]string{"--params", "1e9", "--activation", "relu"}, []string{"--activation and --params"}},
+		{[]string{"--params", "1e9", "--activation", "relu"}, []string{"--activation has no effect with --params"}},
 		{[]string{"--params", "1e9", "--optimizer", "adafactor"}, []string{"shapes", "give a model"}},
-		{[]string{"--params", "1e9", "--recompute", "auto", "--memory", "1GB"}, []string{"--recompute and --params"}},
+		{[]string{"--params", "1e9", "--recompute", "auto", "--memory", "1GB"},
+			[]string{"--recompute has no effect with --params"}},
 		{[]string{"--model", "GPT-2", "--recompute", "auto"}, []string{"--recompute=auto", "--device or --memory"}},
 		{[]string{"--model", "GPT-2", "--recompute", "auto", "--memory", "1GB", "--tensor", "5"},
 			[]string{"Tensor is 5"}},
@@ -539,10 +540,10 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--model", "GPT-2", "--tokens", "some"}, []string{"--tokens=some"}},
 		{[]string{"--model", "GPT-2", "--units", "MB"}, []string{"--units=MB"}},
 		{[]string{"--model", "GPT-2", "--data", "2147483648", "--context", "1024", "--seq", "1024", "--pipe", "12",
-			"--tensor", "12"}, []string{"devices", "fewer"}},
+			"--tensor", "12"}, []string{"devices", "smaller numbers"}},
 		{[]string{"--model", "Llama 3 8B", "--batch", "2147483647", "--seq", "268435456"}, []string{"int64"}},
 		{[]string{"--file", filepath.Join(dir, "nothing")}, []string{"--file", "nothing"}},
-		{[]string{"--file", file("empty", "")}, []string{"there is no model"}},
+		{[]string{"--file", file("empty", "")}, []string{"no model is given"}},
 		{[]string{"--file", file("typo", `{"layer": 2}`)}, []string{"--file", "typo", `"layer"`}},
 		{[]string{"--file", file("type", `{"layers": "two"}`)}, []string{"--file", "type:1",
 			`layers is "two": want a whole number`}},

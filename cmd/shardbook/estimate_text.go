@@ -10,7 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/memest"
 )
 
-// estimateText writes an estimate for people, at most 80 columns wide but for formulas and errors.
+// estimateText writes an estimate as text, at most 80 columns wide except formulas and errors.
 type estimateText struct {
 	*estimate
 	strings.Builder
@@ -77,7 +77,7 @@ func (w *estimateText) head() {
 	w.line("")
 }
 
-// passes says what lies in the passes' memory, and what does not.
+// passes describes the memory of the passes: saved, recomputed and offloaded activations.
 func (w *estimateText) passes() []string {
 	s := w.Settings
 	found := []string{fmt.Sprintf("%d × %d tokens", s.Batch, cmp.Or(s.Seq, w.Model.Context))}
@@ -115,7 +115,7 @@ func (w *estimateText) of(kind memest.Kind) (sum int64) {
 	return sum
 }
 
-// bars draws a bar for each kind, as long as its share of the largest.
+// bars draws a bar for each kind, in proportion to the largest.
 func (w *estimateText) bars() {
 	most := int64(0)
 	for _, kind := range memest.Kinds() {
@@ -132,7 +132,7 @@ func (w *estimateText) bars() {
 
 // bar draws a share of a width, in eighths of a column.
 func bar(share float64, width int) string {
-	eighths := max(1, int(math.Round(share*float64(8*width)))) // whatever is there is seen
+	eighths := max(1, int(math.Round(share*float64(8*width)))) // at least a visible bar
 	text := strings.Repeat("█", eighths/8)
 	if rest := eighths % 8; rest > 0 {
 		text += string([]rune("▏▎▍▌▋▊▉")[rest-1])

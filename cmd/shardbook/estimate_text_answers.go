@@ -7,7 +7,7 @@ import (
 	"github.com/shardbook/shardbook/lib/memest"
 )
 
-// memory says where it fits.
+// memory prints on which devices the run fits.
 func (w *estimateText) memory() {
 	if len(w.Fits) == 1 {
 		f := w.Fits[0]
@@ -35,7 +35,7 @@ func (w *estimateText) memory() {
 	}
 }
 
-// advice says what would save memory.
+// advice prints changes that save memory.
 func (w *estimateText) advice() {
 	if !w.advised {
 		return
@@ -70,7 +70,7 @@ func (w *estimateText) changes(title string, list []change) {
 	}
 }
 
-// training says what the run computes, and how long that takes.
+// training prints the FLOPs of the run and its time.
 func (w *estimateText) training() {
 	c := w.Compute
 	how := "in matmuls"
@@ -90,7 +90,7 @@ func (w *estimateText) training() {
 	}
 }
 
-// conventions prints the published counts beside ours.
+// conventions prints the results of published formulas beside ours.
 func (w *estimateText) conventions() {
 	if w.Conventions == nil {
 		return

@@ -8,7 +8,7 @@ import (
 	"github.com/shardbook/shardbook/lib/memest"
 )
 
-// shown is how many lines of a kind are printed without --detail.
+// shown is the number of lines of a kind without --detail.
 const shown = 4
 
 // largestLines prints the largest lines of each kind.
@@ -45,7 +45,7 @@ func cut(text string, width int) string {
 	return text
 }
 
-// everyLine prints all lines with what they were computed with.
+// everyLine prints all lines with their formulas and values.
 func (w *estimateText) everyLine() {
 	for _, it := range slices.Concat(w.Items, w.HostItems) {
 		name := it.Name

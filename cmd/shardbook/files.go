@@ -18,7 +18,7 @@ import (
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
-// write writes the files that flags name. It does not replace a file of another kind, which is an error.
+// write writes the files that flags name. It is an error if a file exists and is of another kind.
 func (o *scheduleOptions) write(t step.Timeline) error {
 	for _, f := range []struct {
 		flag, path string
@@ -45,17 +45,17 @@ func (o *scheduleOptions) write(t step.Timeline) error {
 	return nil
 }
 
-// maxReplaced is the most bytes of an old file that is to be replaced: more than any that is written here.
+// maxReplaced is the maximum size of a file to replace: more than this program writes.
 const maxReplaced = 512 << 20
 
-// replaceFile makes the content before it opens the file, so that an error leaves an old file as it is.
+// replaceFile computes the content before it opens the file, so that an error does not change an old file.
 func replaceFile(path string, same func(io.Reader) bool, make func(io.Writer) error) error {
 	old, err := userfile.Read(path, maxReplaced)
 	switch {
 	case err != nil && !errors.Is(err, fs.ErrNotExist):
 		return err
 	case len(old) > 0 && !same(bytes.NewReader(old)):
-		return fmt.Errorf("%s is there already, and is something else: choose another file", path)
+		return fmt.Errorf("%s exists and was not written by this flag: choose another file", path)
 	}
 	var text bytes.Buffer
 	if err := make(&text); err != nil {
@@ -79,7 +79,7 @@ func isTrace(r io.Reader) bool {
 	return err == nil && len(old.Spans)+len(old.Counters) > 0
 }
 
-// pageStart begins a page of charts, and tells it from other files.
+// pageStart begins a page of charts, and identifies such files.
 const pageStart = "<!DOCTYPE html>\n<meta charset=\"utf-8\">\n<meta name=\"generator\" content=\"shardbook\">\n"
 
 func isPage(r io.Reader) bool {
@@ -87,7 +87,7 @@ func isPage(r io.Reader) bool {
 	return err == nil && string(start) == pageStart
 }
 
-// writePage writes charts as a page that needs nothing else.
+// writePage writes charts as a self-contained page.
 func writePage(w io.Writer, title string, charts ...*chart.Chart) error {
 	page := pageStart + "<title>" + html.EscapeString(title) + "</title>\n"
 	for _, c := range charts {

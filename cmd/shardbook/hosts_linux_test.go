@@ -25,8 +25,8 @@ func mpiTrain(h *hosts.Hosts, program string, flags ...string) []string {
 	return h.MPIRun(0, 1, append(line, flags...)...)
 }
 
-// Ranks on three hosts learn what one device does, but for rounding; see TestLaunchLosesHost for those that share whole
-// gradients.
+// Ranks on three hosts learn the same as one device, except for rounding; see TestLaunchLosesHost for ranks without
+// ZeRO.
 func TestTrainAcrossHosts(t *testing.T) {
 	h, program := hosts.New(t, 3), mpiCommand(t)
 	want := oneDevice(t)
@@ -97,14 +97,14 @@ func TestTrainLosesHost(t *testing.T) {
 		}
 		return true
 	})
-	h.Mend(2) // mpirun waits for its part on the lost host, too
+	h.Mend(2) // mpirun also waits for its daemon on the failed host
 	if status := run.status(); status != mpijob.StatusFailed {
 		t.Errorf("status %d, want %d:\n%s", status, mpijob.StatusFailed, run.output())
 	}
 	h.Wait()
 }
 
-// survivor matches what a rank says that has lost rank 2.
+// survivor matches the error of another rank after rank 2 failed.
 func survivor(h *hosts.Hosts, rank int) string {
 	on := h.Names()
 	return fmt.Sprintf("^shardbook: rank %d on %s: rank 2 on %s ", rank, regexp.QuoteMeta(on[rank]),

@@ -37,9 +37,9 @@ func launchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "launch --checkpoint DIR [flags] -- [flags of train]",
 		Short: "Train on several hosts, and continue without those that fail",
-		Long: `Run shardbook train --engine mpi under mpirun, with the flags behind --, on all hosts that answer. When a rank
-or a host fails, the job is started again from the newest checkpoint in DIR, on the hosts that answer then; so it
-is when the same command is given again. All hosts need this program at the same path, and see DIR.
+		Long: `Run shardbook train --engine mpi under mpirun, with the flags after --, on all hosts that answer.
+When a rank or a host fails, it restarts the job from the newest checkpoint in DIR, on the hosts that answer then.
+The same command also continues an interrupted job. All hosts need this program at the same path, and see DIR.
 
 Hosts come from --hostfile or --host, else from Slurm's allocation, else from the file that
 ` + envHostfile + ` names, else from the MPI Operator's ` + operatorHostfile + `; without these all
@@ -51,9 +51,8 @@ they save and end.
 
 The exit status is 0 when the job is done; 75 where it could be continued later, with the same command:
 interrupted, too few hosts, or too many restarts; and otherwise the job's own, 1 for wrong use.`,
-		Example: "  shardbook launch --hostfile hosts --interface 10.0.0.0/24 --checkpoint run -- --zero 3 --batch 12 " +
-			"" +
-			"--steps 1000\n" +
+		Example: "  shardbook launch --hostfile hosts --interface 10.0.0.0/24 --checkpoint run -- --zero 3 --batch " +
+			"12 --steps 1000\n" +
 			"  shardbook launch --host a:2,b:2 --min-hosts 2 --checkpoint run -- --pipe 2 --batch 16 --log log\n" +
 			"  shardbook launch --slots 4 --checkpoint run -- --data 4 --sync overlap\n" +
 			"  sbatch docker/train.sbatch\n" +
@@ -100,16 +99,18 @@ func (o *launchOptions) validate(cmd *cobra.Command, args []string) error {
 	changed := cmd.Flags().Changed
 	switch dash := cmd.ArgsLenAtDash(); {
 	case dash > 0 || dash < 0 && len(args) > 0:
-		return fmt.Errorf("%.80q is no flag of launch: flags of train come behind --", args[0])
+		return fmt.Errorf("%.80q is not a flag of launch: give flags of train after --", args[0])
 	case changed("devices"):
-		return errors.New("--devices is for one process, and ranks have as many as they need: leave it out")
+		return errors.New("--devices is for a single process, while ranks open as many devices as they need: leave " +
+			"it out")
 	case o.checkpoint == "":
 		return errors.New("a job cannot be restarted without checkpoints: give --checkpoint DIR, a folder that all " +
 			"hosts see")
 	case o.hostfile != "" && o.list != "":
-		return errors.New("--hostfile and --host both say the hosts: leave one of them out")
+		return errors.New("--hostfile and --host both list the hosts: leave one of them out")
 	case changed("slots") && (o.hostfile != "" || o.list != "" || o.discover != ""):
-		return fmt.Errorf("--slots=%d is for this machine alone: with hosts, give each its own, as a:2 or slots=2",
+		return fmt.Errorf("--slots=%d is only for this machine: give each host its slots in the list, as a:2 or "+
+			"slots=2",
 			o.slots)
 	case os.Geteuid() == 0 && !asRoot():
 		return errors.New("mpirun does not run as root: be another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and " +
@@ -127,8 +128,9 @@ func asRoot() bool {
 	return os.Getenv("OMPI_ALLOW_RUN_AS_ROOT") == "1" && os.Getenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM") == "1"
 }
 
-// failedRank matches lines of standard error that announce a failure which ends the job: the ranks', and mpirun's own.
-var failedRank = regexp.MustCompile(`^(shardbook: rank \d+ on |mpirun (noticed|detected) that |ORTE has lost communication )`)
+// failedRank matches lines of standard error, from ranks or from mpirun, that report a failure which ends the job.
+var failedRank = regexp.MustCompile(`^(shardbook: rank \d+ on |mpirun (noticed|detected) that |` +
+	`ORTE has lost communication )`)
 
 // run supervises the job that train's flags describe.
 func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
@@ -147,7 +149,7 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 	mpirun := launch.MPIRun{Interface: o.network, Agent: o.agent, Env: handedOver(), Extra: o.mpirunArgs,
 		CPUs: runtime.NumCPU()}
 	stderr := cmd.ErrOrStderr()
-	signals.allow(o.grace + usualGrace) // the first is the supervisor's
+	signals.allow(o.grace + usualGrace) // the first part is the supervisor's
 	return launch.Supervise(cmd.Context(), launch.Config{
 		Hosts: hosts,
 		Probe: func(ctx context.Context, hosts []launch.Host) ([]launch.Host, []launch.Silent) {
@@ -184,8 +186,8 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 
 func say(out io.Writer, line string) { fmt.Fprintln(out, "launch:", line) }
 
-// handedOver lists the environment variables that ranks on all hosts get: this project's, and those by which the plugin
-// is found and compiles.
+// handedOver lists the environment variables that ranks on all hosts get: this project's, and those with which the
+// plugin is found and compiles.
 func handedOver() (names []string) {
 	for _, setting := range os.Environ() {
 		name, _, _ := strings.Cut(setting, "=")

@@ -17,10 +17,11 @@ const (
 	envAgent         = "OMPI_MCA_plm_rsh_agent"
 )
 
-// hostsFunc lists the hosts there are.
+// hostsFunc lists the available hosts.
 type hostsFunc = func(ctx context.Context) ([]launch.Host, error)
 
-// hosts returns a function that lists the hosts, and one that runs commands on them. A wrong list is an error at once.
+// hosts returns a function that lists the hosts, and an agent that runs commands on them. It returns an error if the
+// list is invalid now.
 func (o *launchOptions) hosts(ctx context.Context) (hostsFunc, launch.Agent, error) {
 	known, inSlurm := o.known()
 	if _, err := known(ctx); err != nil {
@@ -47,7 +48,7 @@ func (o *launchOptions) hosts(ctx context.Context) (hostsFunc, launch.Agent, err
 	return all, launch.ShellAgent(agent), nil
 }
 
-// known returns a function that lists the hosts of the flags or of the environment, and whether Slurm has them.
+// known returns a function that lists the hosts of the flags or of the environment, and whether they are from Slurm.
 func (o *launchOptions) known() (list hostsFunc, inSlurm bool) {
 	file := func(flag, path string) hostsFunc {
 		return func(context.Context) ([]launch.Host, error) { return readHostfile(flag, path) }
@@ -76,7 +77,7 @@ func (o *launchOptions) known() (list hostsFunc, inSlurm bool) {
 	return func(context.Context) ([]launch.Host, error) { return here, nil }, false
 }
 
-// maxHostfile is the most bytes that a hostfile may have.
+// maxHostfile is the maximum size of a hostfile in bytes.
 const maxHostfile = 16 << 20
 
 func readHostfile(flag, path string) ([]launch.Host, error) {

@@ -17,7 +17,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// launchJob is a job of train: how many ranks can do it, and how far it is.
+// launchJob is a job of train: it computes on how many ranks the job can run, and its progress.
 type launchJob struct {
 	train  *cobra.Command // with its flags set
 	args   []string       // of train
@@ -32,26 +32,26 @@ func newLaunchJob(args []string, folder string) (*launchJob, error) {
 		return nil, err
 	}
 	if err := train.ParseFlags(args); errors.Is(err, pflag.ErrHelp) {
-		return nil, errors.New("--help behind --: see shardbook train --help")
+		return nil, errors.New("--help after --: see shardbook train --help")
 	} else if err != nil {
-		return nil, fmt.Errorf("behind --: %w (see shardbook train --help)", err)
+		return nil, fmt.Errorf("after --: %w (see shardbook train --help)", err)
 	} else if err := flags.Settle(train.Flags()); err != nil {
-		return nil, fmt.Errorf("behind --: %w", err)
+		return nil, fmt.Errorf("after --: %w", err)
 	}
 	given := train.Flags()
 	engine := given.Lookup("engine")
 	switch rest := given.Args(); {
 	case len(rest) > 0:
-		return nil, fmt.Errorf("behind --: %.80q is no flag: see shardbook train --help", rest[0])
+		return nil, fmt.Errorf("after --: %.80q is not a flag: see shardbook train --help", rest[0])
 	case given.Changed("checkpoint"):
 		return nil, errors.New("--checkpoint is a flag of launch: give it before the --")
 	case engine != nil && engine.Changed && engine.Value.String() != engineMPI:
-		return nil, fmt.Errorf("--engine=%.40s: launch starts ranks that are processes: leave it out", engine.Value)
+		return nil, fmt.Errorf("--engine=%.40s: launch always starts ranks as processes: leave it out", engine.Value)
 	}
 	return &launchJob{train: train, args: args, folder: folder}, nil
 }
 
-// newest is the newest checkpoint, nil if there is none.
+// newest returns the newest checkpoint, or nil.
 func (l *launchJob) newest() (*checkpoint.Checkpoint, error) {
 	path, err := checkpoint.Latest(l.folder)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -63,7 +63,7 @@ func (l *launchJob) newest() (*checkpoint.Checkpoint, error) {
 	return checkpoint.Open(path)
 }
 
-// settings are those of the flags or, where the job is under way, of its newest checkpoint.
+// settings returns the job of the newest checkpoint, or else of the flags.
 func (l *launchJob) settings() (*job.Job, error) {
 	j, given := job.New(), l.train.Flags()
 	if err := cmp.Or(j.Set(given), j.Complete(given.Changed)); err != nil {
@@ -79,7 +79,7 @@ func (l *launchJob) settings() (*job.Job, error) {
 	return j, j.Parallel.ReadFile()
 }
 
-// ranks returns the largest number of ranks that can do the job, at most as many as there are slots.
+// ranks returns the largest number of ranks, at most slots, on which the job can run.
 func (l *launchJob) ranks(slots int) (int, error) {
 	j, err := l.settings()
 	if err != nil {
@@ -128,7 +128,7 @@ func (l *launchJob) progress() (launch.Progress, error) {
 	return p, nil
 }
 
-// start returns train's command line for the next start, from a step that is saved or the beginning.
+// start returns train's command line for the next start, from a saved step or from 0.
 func (l *launchJob) start(ranks, from int) ([]string, error) {
 	l.starts++
 	j, err := l.settings()

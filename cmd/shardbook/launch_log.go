@@ -12,7 +12,7 @@ import (
 	"github.com/shardbook/shardbook/internal/userfile"
 )
 
-// log is the file of train's --log, or "".
+// log returns the value of train's --log.
 func (l *launchJob) log() string { return l.train.Flags().Lookup("log").Value.String() }
 
 // lastLogged is the step of the last complete line of a log, or -1.
@@ -41,9 +41,9 @@ func lastLogged(path string) int {
 	return -1
 }
 
-// startOver empties train's --log before a run from the beginning, which would refuse a log with lines in it. Lines of
-// earlier starts of this command are dropped: nothing was saved of them. A log that was there before this command is
-// moved to another file, whose name is returned. A file that is no log is left for train to refuse.
+// startOver empties train's --log before a run from the beginning, since train rejects a log with lines. Lines of
+// earlier starts of this command are dropped, because nothing of these was saved. A log that existed before this
+// command is renamed, and its new name returned. A file that is not a log is not changed; train rejects it.
 func (l *launchJob) startOver() (moved string, err error) {
 	path := l.log()
 	info, err := os.Stat(path)
@@ -67,7 +67,7 @@ func (l *launchJob) startOver() (moved string, err error) {
 	return moved, nil
 }
 
-// unused is the path with a number appended, under which there is no file.
+// unused returns the path with the first number appended for which there is no file.
 func unused(path string) string {
 	for i := 1; ; i++ {
 		name := fmt.Sprintf("%s.%d", path, i)

@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// understood checks a command line of launch, on hosts with so many slots, up to the point where it would look for
+// understood checks a command line of launch, on hosts with the given slots, up to the point where it would look for
 // hosts.
 func understood(t *testing.T, line []string, slots int) {
 	t.Helper()

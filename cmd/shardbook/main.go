@@ -1,5 +1,5 @@
-// Command shardbook sets up and opens the notebooks, runs them headless, and says
-// what is missing when something does not work.
+// Command shardbook trains models, estimates memory, draws schedules, installs and opens the notebooks, runs them
+// headless, and diagnoses problems.
 //
 //	go run ./cmd/shardbook lab
 package main
@@ -66,7 +66,7 @@ func newCommand() *cobra.Command {
 	f.StringVar(&s.plugin, "plugin", "", "PJRT plugin: cpu, cuda, go-xla or a path (default $"+plugin.Env+", or the "+
 		"best)")
 	f.IntVar(&s.devices, "devices", 0,
-		fmt.Sprintf("devices, where a program does not choose (default $%s, or %d on CPU)", xla.EnvDevices,
+		fmt.Sprintf("number of devices, unless a program sets it (default $%s, or %d on CPU)", xla.EnvDevices,
 			xla.DefaultDevices))
 	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
 		trainCommand(), launchCommand(), estimateCommand(), scheduleCommand())
@@ -77,11 +77,11 @@ func newCommand() *cobra.Command {
 	return root
 }
 
-// release is that of this source, or the one before it.
+// release is the version of this source, or the one before.
 const release = "v0.2.0"
 
-// version is that of the module, with the commit of a build between two releases, where the program knows it: what go
-// install was asked for, or what go build found in a clone.
+// version returns the version of the module, with the commit for a build between two releases, if the program knows it:
+// the version given to go install, or found by go build in a clone.
 func version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && semver.IsValid(info.Main.Version) {
 		return info.Main.Version
@@ -89,8 +89,7 @@ func version() string {
 	return release
 }
 
-// export hands the flags on through the environment, which kernels and their
-// cells inherit.
+// export sets environment variables for the flags, which kernels and their cells inherit.
 func (s settings) export(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
 	if changed("devices") {
@@ -112,10 +111,10 @@ func (s settings) export(cmd *cobra.Command) error {
 	return nil
 }
 
-// here is the kernel of the project that the working folder lies in.
+// here returns the kernel of the project that contains the working folder.
 func here() (*kernel.Kernel, error) { return kernel.New(".", "") }
 
-// setUp sets the kernel up and shows how far that has come.
+// setUp installs the kernel and shows the progress.
 func setUp(ctx context.Context, k *kernel.Kernel) error {
 	progress := newProgress("setting up")
 	defer progress.done()

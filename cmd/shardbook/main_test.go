@@ -238,7 +238,8 @@ func library(t *testing.T, version string) string {
 	dir := t.TempDir()
 	source, so := filepath.Join(dir, "a.c"), filepath.Join(dir, "pjrt_c_api_cpu_plugin.so")
 	text := `#include <stddef.h>
-static struct { size_t size; void *ext; size_t vsize; void *vext; int major, minor; void *functions[200]; } api = {1640, 0, 24, 0, ` + version + `};
+static struct { size_t size; void *ext; size_t vsize; void *vext; int major, minor;
+void *functions[200]; } api = {1640, 0, 24, 0, ` + version + `};
 void *GetPjrtApi(void) { return &api; }`
 	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
 		t.Fatal(err)

@@ -80,7 +80,7 @@ func runNotebook(ctx context.Context, k *kernel.Kernel, r kernel.Run, name strin
 	r.OnCell = func(cell, cells int) { bar.show(name, cell-1, cells, fmt.Sprintf("cell %d of %d", cell, cells)) }
 	var times kernel.Times
 	r.OnRan = times.Ran
-	if update { // beside the notebook, whose place it takes only when all cells have passed
+	if update { // beside the notebook, which it replaces only when all cells have passed
 		r.Ipynb = filepath.Join(filepath.Dir(r.Notebook), "."+name+".updated.ipynb")
 		defer os.Remove(r.Ipynb)
 	}
@@ -99,8 +99,8 @@ func runNotebook(ctx context.Context, k *kernel.Kernel, r kernel.Run, name strin
 	return nil
 }
 
-// paramEnv is the environment that carries --set to the cells. A name that no
-// cell of the notebooks reads is an error: it is misspelt.
+// paramEnv returns the environment variable that passes --set to the cells. It is an error if no cell of the notebooks
+// reads a name.
 func paramEnv(notebooks, settings []string) ([]string, error) {
 	if len(settings) == 0 {
 		return nil, nil

@@ -21,7 +21,7 @@ func newProgress(title string) *progress {
 	return &progress{title: title}
 }
 
-// show shows that done of total steps of a stage are done (total 0: unknown). It is a kernel.Report.
+// show shows that done of total steps of a stage are done (0 means unknown). It is a kernel.Report.
 func (p *progress) show(stage string, done, total int, what string) {
 	if !term.IsTerminal(int(os.Stderr.Fd())) {
 		if p.stage != stage {

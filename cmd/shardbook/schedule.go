@@ -30,7 +30,8 @@ func scheduleCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "schedule",
 		Short: "Draw and time a pipeline schedule, with no device",
-		Long: `Draw a schedule of pipeline parallelism, and print its bubble, step time and memory, with no device. Kinds are:
+		Long: `Draw a schedule of pipeline parallelism, and print its bubble, step time and memory, with no device.
+Kinds are:
 ` + wrapped(scheduleKinds()) + `
 search looks for the fastest schedule for the --cost that keeps to --memory.
 
@@ -47,8 +48,7 @@ left between I and W. A value for each part is written F=1:2:1:1.`,
 			"  shardbook schedule --kind interleaved --stages 4 --microbatches 8 --chunks 2 --cost F=1,B=2,link=0.1 " +
 			"--json\n" +
 			"  shardbook schedule --kind search --stages 4 --microbatches 8 --cost F=1:2:1:1,I=1:2:1:1,W=1 --memory " +
-			"3\n" +
-			"  shardbook schedule --kind zb-h1 --csv schedule.csv --trace schedule.json --chart schedule.html\n" +
+			"3\n  shardbook schedule --kind zb-h1 --csv schedule.csv --trace schedule.json --chart schedule.html\n" +
 			"  shardbook schedule --read schedule.csv",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
@@ -116,7 +116,7 @@ left between I and W. A value for each part is written F=1:2:1:1.`,
 	return cmd
 }
 
-// kindSearch is the kind that is looked for.
+// kindSearch is the kind that searches for the best schedule.
 const kindSearch = string(pipeline.KindSearch)
 
 func scheduleKinds() (names []string) {
@@ -126,33 +126,32 @@ func scheduleKinds() (names []string) {
 	return append(names, kindSearch)
 }
 
-// validate refuses flags that say nothing together.
+// validate returns an error for flags that exclude each other.
 func (o *scheduleOptions) validate(cmd *cobra.Command) error {
 	changed := cmd.Flags().Changed
 	switch {
 	case changed("devices"):
-		return fmt.Errorf("--devices is the number of XLA's devices, and none is opened: give the pipeline's as " +
-			"--stages")
+		return fmt.Errorf("--devices is for commands that open XLA devices: give the pipeline's as --stages")
 	case !slices.Contains(scheduleKinds(), o.kind):
 		return fmt.Errorf("--kind=%.40s: want one of %s", o.kind, strings.Join(scheduleKinds(), ", "))
 	case changed("memory") && o.kind != kindSearch:
-		return fmt.Errorf("--memory is for --kind %s: other kinds have no choice of memory, and --kind is %s",
+		return fmt.Errorf("--memory is only for --kind %s, and --kind is %s: leave it out",
 			kindSearch,
 			o.kind)
 	case !(o.memory >= 0):
 		return fmt.Errorf("--memory=%g: give the micro-batches that a device may save, or 0 for no limit", o.memory)
 	case o.csv == "-" && o.json:
-		return fmt.Errorf("--csv - and --json both print one thing and nothing else: write the CSV to a file")
+		return fmt.Errorf("--csv - and --json both write to standard output: write the CSV to a file")
 	}
 	for _, flag := range []string{"kind", "stages", "microbatches", "chunks"} {
 		if o.read != "" && changed(flag) {
-			return fmt.Errorf("--%s and --read: the file says what the schedule is; give one of the two", flag)
+			return fmt.Errorf("--%s and --read: both set the schedule: leave one of them out", flag)
 		}
 	}
 	return nil
 }
 
-// build makes, finds or reads the schedule.
+// build computes, searches or reads the schedule.
 func (o *scheduleOptions) build(in io.Reader, costs step.Costs) (*step.Plan, error) {
 	if o.read != "" {
 		s, err := job.ReadSchedule(o.read, in)

@@ -8,7 +8,7 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// parseCosts reads costs as in F=1:2:1:1,B=2,link=0.1. What is not given is as in step.Equal.
+// parseCosts reads costs as in F=1:2:1:1,B=2,link=0.1. Missing costs are those of step.Equal.
 func parseCosts(text string) (step.Costs, error) {
 	c := step.Equal()
 	if text == "" {
@@ -24,7 +24,8 @@ func parseCosts(text string) (step.Costs, error) {
 		list := lists[name]
 		switch {
 		case !ok || list == nil:
-			return c, fmt.Errorf("--cost=%.60s: %.20q is no cost: want F, I, W, B, U, A, K or link, as in F=1,B=2",
+			return c, fmt.Errorf("--cost=%.60s: %.20q is an unknown cost: want F, I, W, B, U, A, K or link, as in "+
+				"F=1,B=2",
 				text,
 				setting)
 		case seen[name]:
@@ -42,7 +43,8 @@ func parseCosts(text string) (step.Costs, error) {
 		}
 	}
 	if len(link) > 1 {
-		return c, fmt.Errorf("--cost=%.60s: link has %d values: all links are alike, give one", text, len(link))
+		return c, fmt.Errorf("--cost=%.60s: link has %d values: give one, since all links have the same cost", text,
+			len(link))
 	}
 	if len(link) == 1 && link[0] > 0 {
 		c.Link = func(int, int) float64 { return link[0] }
@@ -50,7 +52,7 @@ func parseCosts(text string) (step.Costs, error) {
 	return c, nil
 }
 
-// checkCosts returns an error for a list that has not one value for each of a pipeline's parts.
+// checkCosts returns an error for a list whose length is not the number of parts of the pipeline.
 func checkCosts(text string, c step.Costs, parts int) error {
 	for _, list := range [][]float64{c.Forward, c.InputGrad, c.WeightGrad, c.Backward, c.Update, c.Activation, c.Kept} {
 		if n := len(list); n > 1 && n != parts {

@@ -10,8 +10,8 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// scheduleResult is what --json prints. Lists are by device. Times are in the unit of the costs, memory in
-// micro-batches of a device's part of the model.
+// scheduleResult is what --json prints. Lists have one value per device. Times are in the unit of the costs. Memory is
+// in micro-batches of the part of the model on a device.
 type scheduleResult struct {
 	Kind            string       `json:"kind"`
 	Stages          int          `json:"stages"` // devices
@@ -19,13 +19,13 @@ type scheduleResult struct {
 	Chunks          int          `json:"chunks"` // of a device's part
 	Weights         step.Weights `json:"weights"`
 	Every           int          `json:"every"`     // micro-batches of an update
-	Bubble          float64      `json:"bubble"`    // share of the step time that is idle
+	Bubble          float64      `json:"bubble"`    // idle fraction of the step time
 	StepTime        float64      `json:"step_time"` // the period of steps with no barrier between them
 	Makespan        float64      `json:"makespan"`
 	Idle            []float64    `json:"idle"`
 	PeakActivations []int        `json:"peak_activations"` // stashed micro-batches, each counted for each stage
 	PeakMemory      []float64    `json:"peak_memory"`
-	// WeightVersions is the most versions of a stage's weights that a device has at once.
+	// WeightVersions is the maximum number of versions of a stage's weights that a device holds at once.
 	WeightVersions []int `json:"kept_versions"`
 }
 
@@ -48,7 +48,8 @@ func newScheduleResult(t step.Timeline) (scheduleResult, error) {
 	return r, nil
 }
 
-// text is the picture, and below it what it comes to. With the usual costs the bubble has a formula.
+// text returns the drawing and the results. usual says that all costs are the defaults, for which the bubble has a
+// formula.
 func (r scheduleResult) text(t step.Timeline, usual bool) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s: %d devices, %d micro-batches", r.Kind, r.Stages, r.Microbatches)
@@ -70,7 +71,7 @@ func (r scheduleResult) text(t step.Timeline, usual bool) string {
 	return b.String()
 }
 
-// fraction is the bubble as idle time over all time, where times are whole numbers of chunks' units.
+// fraction is the bubble as idle time / total time, if both are integers in units of a chunk.
 func (r scheduleResult) fraction(usual bool) string {
 	idle := new(big.Rat)
 	for _, x := range r.Idle {
@@ -90,7 +91,7 @@ func (r scheduleResult) fraction(usual bool) string {
 	return ": " + share.RatString()
 }
 
-// formula is the closed form of a bubble, if the kind has one and it gives this share.
+// formula is the closed form of the bubble, if the kind has one and it agrees with the simulation.
 func (r scheduleResult) formula(share *big.Rat) string {
 	kind, chunks := pipeline.Kind(r.Kind), 0
 	if kind.Chunked() {
@@ -118,7 +119,7 @@ func (r scheduleResult) formula(share *big.Rat) string {
 	return ""
 }
 
-// chunkUnits is a time in units of a chunk's costs, of which it is a whole number where costs are.
+// chunkUnits converts a time to units of a chunk's costs; with integer costs the result is an integer.
 func chunkUnits(x float64, chunks int) *big.Rat {
 	x *= float64(chunks)
 	if n := math.Round(x); math.Abs(x-n) < 1e-9*n {

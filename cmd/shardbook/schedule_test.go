@@ -200,7 +200,7 @@ func TestScheduleFiles(t *testing.T) {
 		}
 		if _, err := runSchedule("", append(common, flag, path)...); err == nil || !strings.Contains(err.Error(),
 			flag) ||
-			!strings.Contains(err.Error(), "something else") {
+			!strings.Contains(err.Error(), "choose another file") {
 			t.Errorf("%s over %s: error %v", flag, path, err)
 		}
 		if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
@@ -252,14 +252,14 @@ func TestScheduleErrors(t *testing.T) {
 		"--kind zb-v --chunks 3":                         "chunks",
 		"--kind interleaved --stages 4 --microbatches 6": "6",
 		"--kind dualpipe --stages 3":                     "3",
-		"--kind 1f1b --memory 3":                         "--memory is for --kind search",
+		"--kind 1f1b --memory 3":                         "--memory is only for --kind search",
 		"--kind search --memory -3":                      "--memory=-3",
 		"--kind search --memory NaN":                     "--memory=NaN",
 		"--kind search --memory 0.5":                     "takes 1",
 		"--kind search --chunks -1":                      "--chunks=-1",
 		"--devices 4":                                    "--stages",
-		"--cost F":                                       "\"F\" is no cost",
-		"--cost X=1":                                     "\"X=1\" is no cost",
+		"--cost F":                                       "\"F\" is an unknown cost",
+		"--cost X=1":                                     "\"X=1\" is an unknown cost",
 		"--cost F=1,F=2":                                 "F is given twice",
 		"--cost F=":                                      "F=: want numbers",
 		"--cost F=-1":                                    "F=-1: want numbers",

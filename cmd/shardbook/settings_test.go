@@ -44,8 +44,7 @@ func TestPrintConfig(t *testing.T) {
 	lines := [][]string{
 		append([]string{"train", "--resume", "--checkpoint", "run"}, strings.Fields(
 			"--layout pipe=2,data=2,tensor=2,zero=1 --schedule ZB-H1 --cut 3,2 --bucket-bytes 8MB --warmup 3 --sync "+
-				"ranks "+
-				"--json")...),
+				"ranks --json")...),
 		strings.Fields("train --reference --schedule cosine --steps 7 --grace 1m --prompt 1 --text reference --top-k " +
 			"3"),
 		strings.Fields("schedule --kind search --memory 3.5 --cost F=1:2,B=2 --stages 2"),
@@ -94,8 +93,7 @@ func TestConfig(t *testing.T) {
 		return path
 	}
 	run := file("run.yaml", "layers: 1\nd: 16\nseq: 8\ntext: reference\nbatch: 24\nno-bias: true\noptimizer: "+
-		"momentum\n"+
-		"lr: 0.01\nclip: 1\nsteps: 9\nlayout: data=2\n")
+		"momentum\nlr: 0.01\nclip: 1\nsteps: 9\nlayout: data=2\n")
 	if got, want := trained(t, "train", "--config", run, "--steps", "2").Losses, oneDevice(t).Losses[:2]; !near(got,
 		want,
 		1e-5) {
@@ -108,7 +106,7 @@ func TestConfig(t *testing.T) {
 		"steps: 0":                "run.yaml:1: --steps=0: want at least 1",
 		"zero: 4\ndata: 2":        "run.yaml:1: --zero is 4",
 		"schedule: gpipe":         "run.yaml:1: --schedule=gpipe changes nothing without --pipe",
-		"learning-rate: 4":        `run.yaml:1: "learning-rate" is no setting`,
+		"learning-rate: 4":        `run.yaml:1: "learning-rate" is not a setting`,
 		"checkpoint: ''\nd: many": `run.yaml:2: d is "many": want a whole number`,
 	} {
 		if out, err := ran(t, "train", "--config", file("run.yaml", text)); text != "\nlayout: data=3" &&

@@ -48,8 +48,7 @@ func labCommand() *cobra.Command {
 			if warning := lab.Warning(); warning != "" {
 				cmd.PrintErrln(warning)
 			}
-			// JupyterLab takes this process's place: the terminal, its signals and
-			// its exit status are then its own.
+			// JupyterLab replaces this process, so that it has the terminal, the signals and the exit status.
 			return syscall.Exec(jupyter.Path, jupyter.Args, jupyter.Env)
 		},
 	}

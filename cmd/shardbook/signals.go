@@ -13,22 +13,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usualGrace is how long a command may take to end after a signal: less than the ten seconds that docker stop leaves
-// it, and mostly more than a step. XLA cannot be interrupted while it compiles or computes.
+// usualGrace is the default time in which a command must end after a signal: less than the ten seconds of docker stop,
+// and more than most steps take. XLA cannot be interrupted while it compiles or computes.
 const usualGrace = 5 * time.Second
 
-// sameSignal is how long after a signal another one counts as the same: timeout, for one, sends its program two.
+// sameSignal is the time within which a repeated signal counts as the same: timeout, for example, sends two.
 const sameSignal = 200 * time.Millisecond
 
-// signalWatch ends the process on signals. The first one ends the command's context, which ends most commands orderly;
-// when its grace is over, or at the second signal, the process ends all the same. SIGUSR1 has no such limit: mpirun
+// signalWatch ends the process on signals. The first signal ends the command's context, so that most commands clean up
+// and end; the process exits when the grace time is over, or at the second signal. SIGUSR1 has no time limit: mpirun
 // forwards it to all ranks, while on other signals it kills ranks that do not end at once.
 type signalWatch struct {
 	mu      sync.Mutex
 	grace   time.Duration
-	saving  int           // writes under way that are not to be cut off
+	saving  int           // writes under way, which must not be interrupted
 	saved   chan struct{} // is closed when there are none; nil where nobody waits
-	hushed  bool          // nothing is to be printed at the end
+	hushed  bool          // print nothing at the end
 	last    func()        // is called before the process is ended; nil is nothing
 	exit    func(status int)
 	message io.Writer

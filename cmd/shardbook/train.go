@@ -49,8 +49,7 @@ signal's number where it did not end within --grace after that signal; 1 anythin
 More: docs/train.md and docs/hosts.md.`,
 		Example: "  shardbook train --steps 200 --sample 300\n" +
 			"  shardbook train --text book.txt --gated --norm rmsnorm --positions rotary --precision bf16 " +
-			"--checkpoint run\n" +
-			"  shardbook train --resume --checkpoint run --steps 1000\n" +
+			"--checkpoint run\n  shardbook train --resume --checkpoint run --steps 1000\n" +
 			"  shardbook train --data 2 --zero 1 --chart loss.html --tensorboard runs/first\n" +
 			"  shardbook train --layout pipe=2,data=2,tensor=2,zero=1,microbatches=4\n" +
 			"  shardbook train --data 4 --sync overlap --accumulate 2 --trace trace.json --link 1e9\n" +
@@ -91,19 +90,19 @@ func wrapped(names []string) (text string) {
 	return text + line + "."
 }
 
-// Ways to run ranks.
+// Values of --engine.
 const (
 	engineLocal = "local" // all in this process
 	engineMPI   = "mpi"   // each in a process of its own
 )
 
-// trainOptions say what to do around a job; they do not change its result.
+// trainOptions are the settings of a run that do not change its result.
 type trainOptions struct {
 	config             string
 	printConfig        bool
 	engine             string
 	timeout            time.Duration // how long a rank waits for another, with engineMPI
-	devices            int           // that XLA is to open; 0 is what the layout needs
+	devices            int           // that XLA opens; 0 means those of the layout
 	checkpoint         string
 	saveEvery, keep    int
 	grace              time.Duration // how long it may take to end after a signal
@@ -119,11 +118,12 @@ type trainOptions struct {
 
 func (o *trainOptions) flags(f *pflag.FlagSet) {
 	f.StringVar(&o.config, "config", "", "read settings from a file of YAML, TOML or JSON, by the names of flags")
-	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as such a file, in YAML, and do nothing more")
+	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as a YAML file for --config, and do nothing "+
+		"else")
 	flags.Choice(f, &o.engine, "engine", []string{engineLocal, engineMPI},
 		"ranks in this process, or started by mpirun: local|mpi")
-	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout, "how long ranks of --engine mpi wait before they give "+
-		"one up")
+	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout,
+		"time after which --engine mpi takes a silent rank as failed")
 	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
 	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
 	f.IntVar(&o.keep, "keep", 2, "how many of the newest checkpoints to keep; 0 keeps all")
@@ -146,7 +146,7 @@ func (o *trainOptions) flags(f *pflag.FlagSet) {
 		tracedSteps))
 	f.BoolVar(&o.json, "json", false, "print one JSON object at the end, and nothing else")
 	f.IntVar(&o.sample, "sample", 0, "bytes of text to generate with the trained model")
-	f.StringVar(&o.prompt, "prompt", "func ", "beginning of that text")
+	f.StringVar(&o.prompt, "prompt", "func ", "beginning of the generated text")
 	f.Float64Var(&o.sampling.Temperature, "temperature", 0.8, "sampling temperature; 0 always takes the likeliest byte")
 	f.IntVar(&o.sampling.TopK, "top-k", 0, "sample from the k likeliest bytes only (default all)")
 	flags.File(f, "chart", "html", "svg")
@@ -157,7 +157,7 @@ func (o *trainOptions) flags(f *pflag.FlagSet) {
 	flags.Group(f, job.GroupOutput)
 }
 
-// ofRanks is a flag that was given and that only ranks know, or "".
+// ofRanks returns the first given flag that only runs with ranks support, or "".
 func (o *trainOptions) ofRanks() string {
 	switch {
 	case o.trace != "":
@@ -168,17 +168,16 @@ func (o *trainOptions) ofRanks() string {
 	return ""
 }
 
-// suits returns an error for a flag that only ranks know, where they have nothing that it could show.
+// suits returns an error for a flag that needs several ranks, if the run does not have them.
 func (o *trainOptions) suits(p job.Parallel, l parallel.Layout) error {
 	switch name := o.ofRanks(); {
 	case name != "" && p.OneProgram():
-		return fmt.Errorf("--%s: one program on all devices shows nothing of what is in it: choose --sync, one of %s",
+		return fmt.Errorf("--%s: not available for one program on all devices: choose --sync, one of %s",
 			name,
 			p.RankWays())
 	case o.link > 0 && l.Ranks() == 1 && l.Devices() > 1:
-		return fmt.Errorf("--link is between ranks, and there is one, of %d devices: leave it out, or add --replicas "+
-			"or "+
-			"--pipe", l.Devices())
+		return fmt.Errorf("--link simulates links between ranks, but there is one rank, of %d devices: leave it out, "+
+			"or add --replicas or --pipe", l.Devices())
 	}
 	return nil
 }
@@ -187,9 +186,8 @@ func (o *trainOptions) suits(p job.Parallel, l parallel.Layout) error {
 func (o *trainOptions) validateEngine() error {
 	switch n := mpijob.Started(); {
 	case o.engine == engineMPI && o.trace != "":
-		return fmt.Errorf("--trace and --engine=%s: processes have clocks of their own, and their spans no common "+
-			"time: "+
-			"leave one of them out", engineMPI)
+		return fmt.Errorf("--trace and --engine=%s: each process has its own clock, so their spans cannot be "+
+			"compared: leave one of them out", engineMPI)
 	case o.engine == engineLocal && n > 1:
 		return fmt.Errorf("--engine=%s: mpirun started %d processes, each of which would train for itself: add "+
 			"--engine %s",

@@ -10,7 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/chart"
 )
 
-// openCurves opens the file for TensorBoard, if there is to be one.
+// openCurves opens the file of --tensorboard, if it is set.
 func (t *training) openCurves() (err error) {
 	if t.options.tensorboard == "" {
 		return nil
@@ -45,7 +45,7 @@ func (t *training) writeEvent(r stepRecord) error {
 	return nil
 }
 
-// drawLoss writes the loss of the steps that were made as a chart, if there is to be one.
+// drawLoss writes the chart of the loss, if --chart is set.
 func (t *training) drawLoss() error {
 	path := t.options.chart
 	if path == "" || len(t.records) == 0 {

@@ -18,8 +18,8 @@ type gate struct {
 	mu    sync.Mutex
 	begun int // steps
 
-	// With MPI: after each step the processes agree on whether to stop. A rank begins a step only after they have agreed
-	// on the one lag steps before it.
+	// With MPI: after each step the processes agree on whether to stop. A rank begins a step only after they have
+	// agreed on the one lag steps before it.
 	lag    int
 	agreed chan bool
 }

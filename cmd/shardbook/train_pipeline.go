@@ -21,8 +21,8 @@ type pipeResult struct {
 	Bubble float64 `json:"bubble"`
 	// Idle is the mean fraction of the traced time in which a rank was idle; nil without a trace.
 	Idle *float64 `json:"idle,omitempty"`
-	// PeakActivations is, for each rank, the most micro-batches whose activations it saves at once, counted once for each
-	// of its stages.
+	// PeakActivations is, for each rank, the largest number of micro-batches whose activations it holds at once,
+	// counted once for each of its stages.
 	PeakActivations []int `json:"peak_activations,omitempty"`
 }
 

@@ -18,8 +18,7 @@ func TestTrainPipe(t *testing.T) {
 	dir := t.TempDir()
 	folder, traced, file := filepath.Join(dir, "run"), filepath.Join(dir, "trace.json"), filepath.Join(dir, "schedule")
 	hand := "# by hand\n\nschedule mine\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1\nrank 2: 2F0 2B0 " +
-		"2F1 " +
-		"2B1 2U1\n"
+		"2F1 2B1 2U1\n"
 	if err := os.WriteFile(file, []byte(hand), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +54,7 @@ func TestTrainPipe(t *testing.T) {
 		for _, s := range trace.Of(spans, rank, trace.Compute) {
 			did = append(did, s.Name)
 		}
-		// A backward pass is two programs, of which the first block has the second alone; all units are updated together.
+		// A backward pass is two programs, but the first block has only the second; all units are updated together.
 		once := [][]string{{"0F0", "0F1", "0W0", "0W1", "U1"}, {"1F0", "1F1", "1I0", "1W0", "1I1", "1W1", "U1"},
 			{"2F0", "2I0", "2W0", "2F1", "2I1", "2W1", "U1"}}[rank%3]
 		if want := slices.Repeat(once, tracedSteps); !slices.Equal(did, want) {

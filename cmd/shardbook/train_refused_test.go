@@ -10,10 +10,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// refused lists flags and what the error for them says: one line for each check of the command, and for each way in which
-// an error of a library gets the names of flags. Words in capitals are files.
+// refused lists flags and the expected text of their error: a line for each check of the command and of the libraries.
 const refused = `
---text EMPTY                                        | is empty
+--text EMPTY                                        | is empty: choose
 --text SHORT                                        | 5 bytes
 --text SHORT/below                                  | SHORT/below
 --text=                                             | --text is empty
@@ -25,7 +24,7 @@ const refused = `
 --grace -1s                                         | --grace=-1s: want at least 0s
 --steps 0                                           | --steps=0: want at least 1
 --steps many                                        | "many" for "--steps"
---devices 2                                         | --devices=2: the run is on 1
+--devices 2                                         | --devices=2: the layout needs 1
 --log USED                                          | choose another
 --trace USED --data 2                               | --trace: USED
 --sample 1 --prompt=                                | --prompt is empty
@@ -37,11 +36,11 @@ surplus                                             | surplus
 
 --heads 5                                           | --heads is 5
 --d 9223372036854775783 --heads 4611686018427387904 | at most
---batch 9223372036854775807                         | choose at most
+--batch 9223372036854775807                         | choose at most 2147483648 tokens
 --norm batch                                        | --norm is "batch"
 --dropout 1                                         | --dropout is 1
 --flash --dropout 0.1                               | --dropout is 0.1 with --flash
---flash --precision tf32                            | --precision is set with
+--flash --precision tf32                            | --precision is set with --flash
 --recompute half                                    | --recompute: 
 --activation tanh                                   | --activation is "tanh"
 --compress zip                                      | --compress: 
@@ -67,12 +66,12 @@ surplus                                             | surplus
 --sync sometimes                                    | "sometimes" for "--sync" flag: want one of naive, overlap
 --sync spmd --data 2 --accumulate 2                 | --accumulate and --sync=spmd, which is one program
 --sync spmd --data 2 --zero 1 --offload-optimizer   | --offload-optimizer and --sync=spmd, which is one program and
---sync spmd --data 2 --zero 3 --link 1e9            | --link: one program on all devices shows nothing
+--sync spmd --data 2 --zero 3 --link 1e9            | --link: not available for one program on all devices
 --sync auto --data 2 --zero 3 --accumulate 2        | --accumulate and --sync=auto, which leaves communication
 --sync auto --tensor 2 --tensor-sequence            | --tensor-sequence and --sync=auto
 --sync auto --seq-parallel 2                        | --seq-parallel and --sync=auto
 --sync ps --data 2 --every 2                        | --every and --sync=ps, which has parameter servers
---sync PS --data 2 --clip 1                         | cannot clip all of them (--clip)
+--sync PS --data 2 --clip 1                         | cannot clip them (--clip)
 --sync ps --data 2 --servers 3                      | --servers is 3
 --data 2 --servers 1                                | --servers=1 and --sync=bucket, which has no servers
 --data 2 --every 2 --sync naive                     | --every is 2 and --sync "naive"
@@ -86,14 +85,14 @@ surplus                                             | surplus
 --data 2 --zero 2 --prefetch 1                      | --prefetch is 1 in stage 2
 --data 2 --zero 3 --every 2                         | local SGD (--every) averages states
 --data 2 --zero 3 --sync Overlap                    | leave --sync and --bucket-bytes out
---data 4 --zero 3 --shards 3                        | --shards=3: want a divisor of --data 4
+--data 4 --zero 3 --shards 3                        | --shards=3: want a divisor of --data=4
 --replicas 3 --data 1 --shards 2 --zero 1           | --shards is 2
 --prefetch 1                                        | --prefetch=1 changes nothing without --zero
 --tensor 2 --tensor-overlap                         | --tensor-overlap=true changes nothing without --tensor-sequence
 --tensor 1 --tensor-sequence                        | --tensor-sequence=true changes nothing without --tensor
 --tensor 2 --seq-ulysses 2                          | --seq-ulysses=2 changes nothing without --seq-parallel
---tensor 2 --offload-optimizer                      | --offload-optimizer: the host updates for a rank of 2 devices
---tensor 2 --data 2 --link 1e9                      | --link is between ranks, and there is one, of 4 devices
+--tensor 2 --offload-optimizer                      | --offload-optimizer: updates on the host need one device
+--tensor 2 --data 2 --link 1e9                      | there is one rank, of 4 devices
 --tensor 2 --tensor-sequence --tensor-partition     | --tensor-partition is set
   --layers 2 --tensor 2 --pipe 2 --device-memory 10kB | a device of stage 1 needs
 --tensor 3                                          | --tensor=3: tensor: parameter h0.qkv.w
@@ -105,8 +104,8 @@ surplus                                             | surplus
 --seq-parallel 2 --seq-method hybrid                | choose other numbers, or --seq-method ring
 --seq-parallel 4 --seq-ulysses 2                    | --seq-ulysses is 2 with --seq-method ring
 --seq-parallel 2 --placement spiral                 | "spiral" for "--placement" flag: want one of
---seq-parallel 2 --seq-method ulysses --placement striped | --placement: tokens are placed striped on no ring
---seq-parallel 2 --seq-ranks --seq-method allgather | it is for rings
+--seq-parallel 2 --seq-method ulysses --placement striped | --placement is "striped" without a ring: choose
+--seq-parallel 2 --seq-ranks --seq-method allgather | rings only
 --seq-parallel 4 --seq-ranks --seq-method hybrid    | with --seq-ulysses, the devices of a rank
 
 --cut measured --data 2                             | --cut=measured changes nothing without --pipe
@@ -114,14 +113,14 @@ surplus                                             | surplus
 --pipe 2 --accumulate 2                             | --accumulate and --pipe=2, which has --microbatches
 --pipe 2 --chunks 3                                 | takes no number of chunks
 --pipe 2 --schedule interleaved                     | --pipe, --cut: 3 blocks cannot be 4 stages
---pipe 3 --schedule interleaved                     | --batch=8: the schedule interleaved takes no number of micro-batches
+--pipe 3 --schedule interleaved                     | --batch=8: the schedule interleaved takes no number
 --pipe 4                                            | or more --layers
 --pipe 2 --cut some                                 | --cut=some: want even, measured
 --pipe 2 --cut 1,0,2                                | --cut=1,0,2: want
 --pipe 2 --cut 3                                    | --pipe, --cut: the cut [3] has 1 stages
 --pipe 2 --cut 9223372036854775807,4                | --cut=9223372036854775807,4: want
 --pipe 2 --schedule pipedream --tied                | leave out --tied
---pipe 2 --schedule pipedream --clip 1              | --clip or --loss-scale wait for all of them
+--pipe 2 --schedule pipedream --clip 1              | --clip and --loss-scale need all gradients
 --pipe 2 --schedule pipedream --warmup 2            | leave out --lr-schedule and --warmup
 --schedule-file none/where                          | --schedule-file: open none/where
 --schedule-file SHORT                               | --schedule-file: SHORT

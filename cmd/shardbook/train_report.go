@@ -23,7 +23,7 @@ type stepRecord struct {
 	GradNorm   float64 `json:"grad_norm,omitempty"`
 	Scale      float64 `json:"loss_scale"`
 	Skipped    bool    `json:"skipped,omitempty"`
-	Staleness  float64 `json:"staleness,omitempty"` // by how many updates gradients were too late
+	Staleness  float64 `json:"staleness,omitempty"` // mean delay of gradients, in updates
 	Seconds    float64 `json:"seconds"`
 	TokensPerS float64 `json:"tokens_per_s"`
 	Bytes      int64   `json:"bytes"` // on a device while the step runs
@@ -64,11 +64,11 @@ func cutLog(file *os.File, after int) error {
 		partial := err == io.EOF && strings.HasPrefix(string(line), begin[:min(len(begin), len(line))])
 		switch {
 		case after == 0 && len(line) > 0:
-			return errors.New("there is something in it already: choose another file")
+			return errors.New("the file is not empty: choose another one")
 		case partial || len(line) == 0:
 			return file.Truncate(end)
 		case json.Unmarshal(line, &r) != nil || r.Step < 1:
-			return fmt.Errorf("it is not the log of a run: %.40q is none of its lines; choose another file", line)
+			return fmt.Errorf("it is not the log of a run, at the line %.40q: choose another file", line)
 		case r.Step > after:
 			return file.Truncate(end)
 		}

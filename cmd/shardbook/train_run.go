@@ -40,7 +40,7 @@ func trainAndReport(cmd *cobra.Command, j *job.Job, o trainOptions) error {
 	}
 	t.mpi = processes
 	if err := t.mpi.End(t.do(cmd), cmd.ErrOrStderr()); err != nil {
-		return err // which ends the process: see mpijob.ExitStatus
+		return err // an mpijob.ExitStatus ends the process
 	}
 	t.close()
 	return world.Close()
@@ -84,8 +84,8 @@ func (t *training) do(cmd *cobra.Command) error {
 	return errors.Join(err, t.report(text), t.learned())
 }
 
-// lock locks the folder for this run; with MPI the first process does so for all. A job that is restarted on fewer
-// hosts waits until processes of the one before have ended; else nobody waits.
+// lock locks the folder for this run; with MPI the first process does so for all. A restarted job waits until processes
+// of the previous start have ended; other runs do not wait.
 func (t *training) lock(ctx context.Context) (err error) {
 	if !t.mpi.First() {
 		return nil
@@ -106,7 +106,7 @@ func (t *training) lock(ctx context.Context) (err error) {
 	}
 }
 
-// start returns the checkpoint to continue from, or nil where the run is new.
+// start returns the checkpoint to continue from, or nil for a new run.
 func (o trainOptions) start() (*checkpoint.Checkpoint, error) {
 	path, err := checkpoint.Latest(o.checkpoint)
 	switch {
@@ -115,8 +115,7 @@ func (o trainOptions) start() (*checkpoint.Checkpoint, error) {
 	case err != nil:
 		return nil, err
 	case !o.resume:
-		return nil, fmt.Errorf("--checkpoint: there is %s already: continue it with --resume, or choose another "+
-			"folder", path)
+		return nil, fmt.Errorf("--checkpoint: %s exists: continue it with --resume, or choose another folder", path)
 	}
 	return checkpoint.Open(path)
 }
@@ -160,7 +159,7 @@ type training struct {
 	lap     time.Time // when the step under way began
 }
 
-// open gets ready to train from the checkpoint or, where that is nil, from the beginning.
+// open prepares training from the checkpoint, or from the beginning if it is nil.
 func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error {
 	j := t.job
 	layout, err := t.layout()
@@ -173,10 +172,8 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		devices = layout.PerRank()
 	}
 	if given := t.options.devices; given != 0 && given != devices {
-		return fmt.Errorf("--devices=%d: the run is on %d, which the layout %v says: leave out --devices, or change "+
-			"the "+
-			"layout",
-			given, devices, layout)
+		return fmt.Errorf("--devices=%d: the layout needs %d: leave out --devices, or change the layout",
+			given, devices)
 	}
 	recipe, err := j.Recipe()
 	if err != nil {
@@ -198,9 +195,8 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		return err
 	}
 	if from != nil && j.TextSHA != was {
-		return fmt.Errorf("--text: %s has changed since %s was saved, so that the run cannot be continued; train anew "+
-			"in "+
-			"another folder",
+		return fmt.Errorf("--text: %s has changed since %s was saved, so the run cannot be continued: start a new one "+
+			"in another folder",
 			j.Text, from.Path)
 	}
 	if t.batches, err = corpus.Batches(j.Model, j.Batch); err != nil {
@@ -226,7 +222,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		t.saved, t.began = from.Step, from.Step
 	}
 	if t.began > j.Steps {
-		return fmt.Errorf("--steps=%d: %s is of step %d already", j.Steps, from.Path, t.began)
+		return fmt.Errorf("--steps=%d: %s is already at step %d: give more steps", j.Steps, from.Path, t.began)
 	}
 	t.tracer.plan(t.began, j.Steps)
 	if t.log, err = openLog(t.options.log, t.began); err != nil {
@@ -238,7 +234,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	return t.predict(recipe, layout)
 }
 
-// layout is the job's, on the processes that there are.
+// layout returns the job's layout on the started processes.
 func (t *training) layout() (parallel.Layout, error) {
 	p := &t.job.Parallel
 	err := p.ReadFile()
@@ -252,8 +248,7 @@ func (t *training) layout() (parallel.Layout, error) {
 	return t.job.Layout()
 }
 
-// compare returns an error if processes are not about to do the same, after a checkpoint or, where that is nil, from
-// the beginning.
+// compare returns an error if the processes' jobs differ. from is the checkpoint to continue from, or nil.
 func (t *training) compare(from *checkpoint.Checkpoint) error {
 	if t.mpi == nil {
 		return nil
@@ -356,7 +351,7 @@ func (t *training) learned() error {
 	if len(t.records) == 0 || slices.ContainsFunc(t.records, func(r stepRecord) bool { return !r.Skipped }) {
 		return nil
 	}
-	return fmt.Errorf("all steps were skipped (%d), for gradients that were not finite: %s", len(t.records),
+	return fmt.Errorf("all %d steps were skipped, because gradients were not finite: %s", len(t.records),
 		t.job.Remedy("give it more --steps, a smaller --loss-scale, or --precision bf16"))
 }
 

@@ -14,9 +14,8 @@ import (
 
 // runner trains a model on its devices, and holds the state: one program, or ranks. Its methods are for one goroutine.
 type runner interface {
-	// Train trains up to a step, counted from 1, and calls done after each step, in order. When the context ends, it ends
-	// after the step under way; that is no error, and Steps says where. So it does when done returns an error, which it
-	// returns.
+	// Train trains up to a step, counted from 1, and calls done after each step, in order. When the context ends, it
+	// returns nil after the current step; see Steps. When done returns an error, it stops and returns that error.
 	Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error
 	// Steps is the number of steps since the beginning of the run.
 	Steps() int

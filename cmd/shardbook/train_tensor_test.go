@@ -20,14 +20,15 @@ func TestTrainTensorSequence(t *testing.T) {
 		whole  = tables + 4*(3*2*16+16*48+16*16+16*64+64*16)              // of the model
 		half   = tables/2 + 4*(8*16/2+3*2*16+(16*48+16*16+16*64+64*16)/2) // of one of two that share layers
 	)
-	sum, gather, scatter, exchange, permute := xla.AllReduce, xla.AllGather, xla.ReduceScatter, xla.AllToAll, xla.Permute
+	sum, gather, scatter := xla.AllReduce, xla.AllGather, xla.ReduceScatter
+	exchange, permute := xla.AllToAll, xla.Permute
 	for i, way := range []struct {
 		args       string
 		parameters int64
 		counts     map[xla.CollectiveKind]int // a Group that asks for its rank exchanges numbers once besides
 	}{
-		// Of a block two pairs of layers, forwards and backwards, and of the two tables one each; what the pairs and the head
-		// gathered, they gather again.
+		// Two pairs of layers in a block, forward and backward, and one collective for each of the two tables. The
+		// backward passes of the pairs and the head repeat their gathers.
 		{"--data 2 --tensor 2 --tensor-sequence", half, map[xla.CollectiveKind]int{gather: 6 + 3, scatter: 6,
 			exchange: 1}},
 		{"--tensor 1 --data 1", whole, map[xla.CollectiveKind]int{}},

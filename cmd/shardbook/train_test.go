@@ -276,7 +276,7 @@ func TestTrainTooLittleRoom(t *testing.T) {
 	j := job.New()
 	j.Model.CompressReLU = "csr:0.01"
 	_, diverged := (&training{job: j, began: 1}).record(metrics{Metrics: train.Metrics{Loss: math.NaN()}})
-	for want, err := range map[string]error{"all steps were skipped (2)": skipped,
+	for want, err := range map[string]error{"all 2 steps were skipped": skipped,
 		"step 2: the loss is NaN": diverged} {
 		if said := fmt.Sprint(err); !strings.Contains(said, want) || !strings.Contains(said,
 			"--compress-relu=csr:0.01 may have too little room") ||

@@ -32,7 +32,7 @@ func openTrace(path string) (*tracer, error) {
 	if info, err := file.Stat(); err == nil && info.Size() > 0 {
 		if old, err := trace.ReadChrome(file); err != nil || len(old.Spans)+len(old.Counters) == 0 {
 			file.Close()
-			return nil, fmt.Errorf("--trace: %s is there already, and is no trace: choose another file", path)
+			return nil, fmt.Errorf("--trace: %s exists and is not a trace: choose another file", path)
 		}
 	}
 	t := &tracer{file: file, rec: trace.New()}

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// byteUnit is the unit of everything that is printed.
+// byteUnit is the unit of all printed sizes.
 type byteUnit struct {
 	name  string
 	bytes float64
@@ -23,7 +23,7 @@ func parseUnits(name string) (byteUnit, error) {
 	return byteUnit{}, fmt.Errorf("--units=%s: want GB or GiB", name)
 }
 
-// grouped writes a number with its digits in threes.
+// grouped formats a number with its digits in groups of three.
 func grouped(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	for i := len(text) - 3; i > 0; i -= 3 {

@@ -1,5 +1,4 @@
-// Package cache keeps what shardbook installs for a user: each part lies in a
-// folder of its own that is either complete or not used at all.
+// Package cache installs parts of shardbook for a user. Each part has a folder that is either complete or not used.
 package cache
 
 import (
@@ -9,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// EnvDir names the environment variable that moves the cache folder.
+// EnvDir names the environment variable that sets the cache folder.
 const EnvDir = "SHARDBOOK_CACHE"
 
 // Dir returns the absolute path of the cache folder: explicit if it is not empty, else $SHARDBOOK_CACHE, else
@@ -38,8 +37,7 @@ func Dir(explicit string) (string, error) {
 	return abs, nil
 }
 
-// Usable returns an error that says what to do if need bytes cannot be written in
-// dir, which is made if it is not there.
+// Usable returns an error that says what to do if need bytes cannot be written to dir. It creates dir if needed.
 func Usable(dir string, need int64) error {
 	err := os.MkdirAll(dir, 0o755)
 	if err == nil {

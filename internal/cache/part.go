@@ -14,15 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Progress is told how far an installation has come: done of total steps (total
-// is 0 where it is not known) and what is being done. It may be nil.
+// Progress receives the progress of an installation: the step done of total (0 if unknown), and its description. It may
+// be nil.
 type Progress func(done, total int, what string)
 
 // Part is something to install: a plugin, a Python environment, a set of tools.
 //
-// Each try installs into a new folder, Root/Name/Version-RANDOM, and the file Root/Name/Version.complete, written last
-// and whole, names the folder that counts. So a try that was cut off leaves a folder that nothing points to, even if a
-// program that it started goes on writing there.
+// Each attempt installs into a new folder, Root/Name/Version-RANDOM. The file Root/Name/Version.complete, written last
+// and atomically, names the valid folder. So the folder of an interrupted attempt is never used, even if a program of
+// that attempt still writes there.
 type Part struct {
 	Root    string // the cache folder
 	Name    string // of the part's folder in it, also shown to the user
@@ -37,10 +37,10 @@ const (
 	lockSuffix     = ".lock"
 )
 
-// lockPoll is how often a process that waits for another's installation looks again.
+// lockPoll is the interval at which a process checks whether another one has finished its installation.
 const lockPoll = 100 * time.Millisecond
 
-// unusedFor is how long a version of a part may lie unused before the installation of another version removes it.
+// unusedFor is the time without use after which installing another version removes a version.
 const unusedFor = 30 * 24 * time.Hour
 
 // path returns the path of the version's file or folder with that ending.
@@ -48,7 +48,7 @@ func (p Part) path(ending string) string {
 	return filepath.Join(p.Root, p.Name, p.Version+ending)
 }
 
-// Installed returns the part's folder, and whether it is there and complete.
+// Installed returns the part's folder, and whether it is complete.
 func (p Part) Installed() (dir string, ok bool) {
 	name, err := os.ReadFile(p.path(completeSuffix))
 	if err != nil || len(name) == 0 {
@@ -59,7 +59,7 @@ func (p Part) Installed() (dir string, ok bool) {
 	return dir, err == nil && info.IsDir()
 }
 
-// Begun reports whether an installation was begun and has not been completed.
+// Begun reports whether an installation has begun and is not complete.
 func (p Part) Begun() bool {
 	if _, ok := p.Installed(); ok {
 		return false
@@ -67,7 +67,7 @@ func (p Part) Begun() bool {
 	return len(p.tries()) > 0
 }
 
-// tries lists the folders of the version, complete or not.
+// tries lists all folders of the version.
 func (p Part) tries() []string {
 	var tries []string
 	entries, _ := os.ReadDir(filepath.Join(p.Root, p.Name))
@@ -79,8 +79,8 @@ func (p Part) tries() []string {
 	return tries
 }
 
-// Ensure installs the part unless it is there already, and returns its folder. Of several processes that call it at
-// once, one installs and the others wait for it. An installation that was cut off is made anew.
+// Ensure installs the part if needed, and returns its folder. If several processes call it at once, one installs and
+// the others wait. An interrupted installation starts again.
 func (p Part) Ensure(ctx context.Context, report Progress) (string, error) {
 	if dir, ok := p.Installed(); ok {
 		p.used()
@@ -129,7 +129,7 @@ func (p Part) install(ctx context.Context, report Progress) (string, error) {
 		os.RemoveAll(dir)
 		return "", err
 	}
-	// The contents must reach the disk before the file that vouches for them.
+	// The contents must reach the disk before the file that marks them complete.
 	unix.Sync()
 	aside := p.path(completeSuffix + ".new")
 	if err := os.WriteFile(aside, []byte(filepath.Base(dir)), 0o644); err != nil {
@@ -138,10 +138,10 @@ func (p Part) install(ctx context.Context, report Progress) (string, error) {
 	return dir, os.Rename(aside, p.path(completeSuffix))
 }
 
-// used notes that the version is in use.
+// used records that the version was used.
 func (p Part) used() {
 	now := time.Now()
-	os.Chtimes(p.path(completeSuffix), now, now) // where it cannot be noted, the version may be removed and made anew
+	os.Chtimes(p.path(completeSuffix), now, now) // if this fails, the version may be removed and installed again
 }
 
 // removeUnused removes other versions of the part that nobody has used for long.
@@ -161,7 +161,7 @@ func (p Part) removeUnused() {
 	}
 }
 
-// failed says in one sentence which part failed and what to do.
+// failed returns an error with the part and what to do.
 func (p Part) failed(err error) error {
 	if todo := remedy(err); todo != "" {
 		return fmt.Errorf("installing %s in %s: %w; %s", p.Name, p.Root, err, todo)
@@ -169,7 +169,7 @@ func (p Part) failed(err error) error {
 	return fmt.Errorf("installing %s: %w", p.Name, err)
 }
 
-// remedy says what to do about an error of the file system, "" about others.
+// remedy returns what to do about a file system error, else "".
 func remedy(err error) string {
 	switch {
 	case errors.Is(err, syscall.ENOSPC):

@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// Amount is a number as people write large ones: 7.5e9, 7.5B, 80GB, 80GiB.
+// Amount is a number in a readable form: 7.5e9, 7.5B, 80GB, 80GiB.
 type Amount string
 
 var (
@@ -20,7 +20,7 @@ var (
 	numberAndUnit = regexp.MustCompile(`^([0-9]+\.?[0-9]*|\.[0-9]+)(e[+-]?[0-9]+)?\s*([a-z]*)$`)
 )
 
-// Count is a whole number of things, at least 1, or an error that names the flag.
+// Count returns an integer of at least 1, or an error that names the flag.
 func (a Amount) Count(flag string) (int64, error) {
 	x, ok := a.value(thousands)
 	if !ok || !x.IsInt() || x.Sign() < 1 || !x.Num().IsInt64() {
@@ -29,7 +29,7 @@ func (a Amount) Count(flag string) (int64, error) {
 	return x.Num().Int64(), nil
 }
 
-// Bytes is a number of bytes, rounded down and at least the least, or an error that names the flag.
+// Bytes returns a number of bytes, rounded down, or an error that names the flag if it is less than least.
 func (a Amount) Bytes(flag string, least int64) (int64, error) {
 	x, ok := a.value(byteUnits)
 	if ok {
@@ -42,7 +42,7 @@ func (a Amount) Bytes(flag string, least int64) (int64, error) {
 		a, least)
 }
 
-// value is the exact number, of one between those that an int64 is near: the digits of others could fill the memory.
+// value returns the exact number. It rejects numbers far outside int64 first, whose digits could fill the memory.
 func (a Amount) value(units map[string]int64) (*big.Rat, bool) {
 	parts := numberAndUnit.FindStringSubmatch(strings.ToLower(string(a)))
 	if parts == nil || len(a) > 60 {
@@ -63,7 +63,7 @@ func (a Amount) value(units map[string]int64) (*big.Rat, bool) {
 	return x.Mul(x, new(big.Rat).SetInt64(unit)), true
 }
 
-// Bytes is a flag for a number of bytes as people write it; 0 is not given.
+// Bytes is a flag for a number of bytes, such as 25MB; 0 means not given.
 type Bytes int64
 
 // Set implements [pflag.Value].

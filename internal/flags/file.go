@@ -19,14 +19,14 @@ import (
 	"github.com/shardbook/shardbook/internal/userfile"
 )
 
-// anyFile marks a flag of which each file must be one of settings.
+// anyFile marks a flag all of whose files are settings.
 const anyFile = "*"
 
-// Settings marks a flag as one that names a file of settings: of TOML, if it is called so, else of YAML, which JSON is,
-// too. Keys are the names of flags, with - or _ in them. With extensions, files with others are not its own. [Settle]
-// reads it: flags that were given win, and one of which the file has the default does not count as given.
-// An unknown key, one that is there twice, and a value that its flag does not take are errors that name the file, the
-// line where it is YAML or JSON, the key and the value. It panics if there is no such flag.
+// Settings marks a flag that names a file of settings: TOML by its extension, else YAML, which includes JSON. Keys are
+// the names of flags, with - or _. With only, files of other extensions are not settings. [Settle] reads the file:
+// flags on the command line win, and a value equal to a flag's default does not count as given. An unknown or duplicate
+// key, or an invalid value, is an error that names the file, the line (in YAML and JSON), the key and the value. It
+// panics if the flag does not exist.
 func Settings(f *pflag.FlagSet, name string, only ...string) {
 	File(f, name, "yaml", "yml", "json", "toml")
 	if only == nil {
@@ -35,13 +35,13 @@ func Settings(f *pflag.FlagSet, name string, only ...string) {
 	annotate(f.Lookup(name), filesKey, only...)
 }
 
-// maxFile is the most bytes that a file of settings may have.
+// maxFile is the maximum size of a file of settings in bytes.
 const maxFile = 1 << 20
 
-// entry is a setting: the value of a flag, and where it stands.
+// entry is a setting: a flag, its value, and its place in the file.
 type entry struct{ name, value, where string }
 
-// isSettings says whether a value of a flag names a file of settings.
+// isSettings reports whether a flag's value names a file of settings.
 func isSettings(flag *pflag.Flag, path string) bool {
 	only := flag.Annotations[filesKey]
 	return slices.Contains(only, anyFile) || slices.Contains(only, strings.TrimPrefix(filepath.Ext(path), "."))
@@ -62,7 +62,7 @@ func load(f *pflag.FlagSet, path string) error {
 		flag := f.Lookup(e.name)
 		switch {
 		case flag == nil || group(flag) == "" || flag.Annotations[notFileKey] != nil || isSettings(flag, e.value):
-			return fmt.Errorf("%s: %q is no setting: want the name of a flag", e.where, e.name)
+			return fmt.Errorf("%s: %q is not a setting: want the name of a flag", e.where, e.name)
 		case flag.Annotations[pairsKey] == nil:
 			all = append(all, entry{flag.Name, e.value, e.where})
 			continue
@@ -99,7 +99,7 @@ func load(f *pflag.FlagSet, path string) error {
 	return nil
 }
 
-// wanted says what a flag takes.
+// wanted describes the valid values of a flag.
 func wanted(flag *pflag.Flag, err error) string {
 	if want, ok := map[string]string{"int": "a whole number", "int64": "a whole number",
 		"uint32":  "a whole number of at least 0",
@@ -109,7 +109,7 @@ func wanted(flag *pflag.Flag, err error) string {
 	return err.Error()
 }
 
-// Located returns an error with the place in a file, of the first flag named in it that a file has set.
+// Located adds to an error the place in a file of the first flag that it names, if a file set that flag.
 func Located(f *pflag.FlagSet, err error) error {
 	if err == nil {
 		return nil
@@ -137,7 +137,7 @@ func readYAML(path string, text []byte) (all []entry, err error) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	if err := decoder.Decode(new(yaml.Node)); err != io.EOF {
-		return nil, fmt.Errorf("%s: there is something after the first document: leave it out", path)
+		return nil, fmt.Errorf("%s: the file has more than one document: leave out the others", path)
 	}
 	if len(document.Content) == 0 { // an empty file sets nothing
 		return nil, nil
@@ -179,8 +179,8 @@ func readTOML(path string, text []byte) (all []entry, err error) {
 
 func dashed(key string) string { return strings.ReplaceAll(key, "_", "-") }
 
-// Pairs adds a flag for several others in one value, as in "pipe=2,data=2": those of these groups. [Settle] sets them.
-// One that is given by its own name as well is an error.
+// Pairs adds a flag that sets several others, those of these groups, as in "pipe=2,data=2". [Settle] sets them. It is
+// an error if one of them is also given by its own flag.
 func Pairs(f *pflag.FlagSet, name, usage string, groups ...string) {
 	f.String(name, "", usage)
 	annotate(f.Lookup(name), pairsKey, groups...)
@@ -209,14 +209,14 @@ func expand(f *pflag.FlagSet, of *pflag.Flag) error {
 	return nil
 }
 
-// split lists the pairs of a value. In a pair : stands for a comma, and a key alone is true.
+// split lists the pairs of a value. Colons stand for commas within a value, and a key without a value is true.
 func split(f *pflag.FlagSet, of *pflag.Flag, text string) (all []entry, err error) {
 	seen := map[string]bool{}
 	for pair := range strings.SplitSeq(text, ",") {
 		key, value, ok := strings.Cut(strings.TrimSpace(pair), "=")
 		flag := f.Lookup(key)
 		if flag == nil || flag == of || !slices.Contains(of.Annotations[pairsKey], group(flag)) {
-			return nil, fmt.Errorf("%.40q is no key: want one of %s", key, strings.Join(keys(f, of), ", "))
+			return nil, fmt.Errorf("%.40q is an unknown key: want one of %s", key, strings.Join(keys(f, of), ", "))
 		}
 		if !ok && flag.Value.Type() == "bool" {
 			value = "true"
@@ -230,7 +230,7 @@ func split(f *pflag.FlagSet, of *pflag.Flag, text string) (all []entry, err erro
 	return all, nil
 }
 
-// keys are the names that a flag of [Pairs] takes.
+// keys returns the names that a flag of [Pairs] accepts.
 func keys(f *pflag.FlagSet, of *pflag.Flag) (names []string) {
 	f.VisitAll(func(flag *pflag.Flag) {
 		if flag != of && !flag.Hidden && slices.Contains(of.Annotations[pairsKey], group(flag)) {
@@ -240,8 +240,7 @@ func keys(f *pflag.FlagSet, of *pflag.Flag) (names []string) {
 	return names
 }
 
-// Print writes the settings as a file of YAML: the flags of all groups that have a value, each group under its
-// name.
+// Print writes the settings as a YAML file: the flags of all groups that have a value, under the names of their groups.
 func Print(out io.Writer, f *pflag.FlagSet) error {
 	mapping := &yaml.Node{Kind: yaml.MappingNode}
 	last := ""
@@ -267,14 +266,14 @@ func Print(out io.Writer, f *pflag.FlagSet) error {
 	return encoder.Encode(mapping)
 }
 
-// File marks a flag as one that names a file with one of these extensions, of any where there are none, for completion.
+// File marks a flag that names a file, for completion: with one of these extensions, or any if there are none.
 func File(f *pflag.FlagSet, name string, extensions ...string) {
 	if err := cobra.MarkFlagFilename(f, name, extensions...); err != nil {
 		panic(err) // there is no such flag
 	}
 }
 
-// Folder marks a flag as one that names a folder, for completion.
+// Folder marks a flag that names a folder, for completion.
 func Folder(f *pflag.FlagSet, name string) {
 	if err := cobra.MarkFlagDirname(f, name); err != nil {
 		panic(err) // there is no such flag

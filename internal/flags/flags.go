@@ -1,5 +1,5 @@
-// Package flags gives a command's flags what pflag leaves out: help in groups, choices, values from a file, several
-// flags in one value, and shell completion. All of it is stored in the annotations of the flags themselves.
+// Package flags adds features to pflag: help in groups, choices, values from a file, several flags in one value, and
+// shell completion. It stores their settings in the annotations of the flags.
 package flags
 
 import (
@@ -25,7 +25,7 @@ const (
 	leastKey   = "shardbook_least"
 )
 
-// Group puts the flags that are in no group yet into this one, under whose heading help lists them.
+// Group puts all flags without a group into this one. Help lists them under its name.
 func Group(f *pflag.FlagSet, name string) {
 	f.SortFlags = false
 	f.VisitAll(func(flag *pflag.Flag) {
@@ -51,21 +51,20 @@ func annotate(flag *pflag.Flag, key string, values ...string) {
 	flag.Annotations[key] = values
 }
 
-// NotInFiles marks flags that say what to do with this start of a command alone: files cannot set them, and
-// [Print] leaves them out. It panics if there is no such flag.
+// NotInFiles marks flags that are only for one start of a command: files cannot set them, and [Print] leaves them out.
+// It panics if a flag does not exist.
 func NotInFiles(f *pflag.FlagSet, names ...string) {
 	for _, name := range names {
 		annotate(f.Lookup(name), notFileKey, "true")
 	}
 }
 
-// Choices says that a flag has one of these values, for completion; whoever uses the value checks it. It panics if
-// there is no such flag.
+// Choices sets the values of a flag for completion; it does not check them. It panics if the flag does not exist.
 func Choices[T ~string](f *pflag.FlagSet, name string, values ...T) {
 	annotate(f.Lookup(name), choicesKey, Texts(values)...)
 }
 
-// Choice adds a flag that has one of these values, in lower or upper case; others are refused.
+// Choice adds a flag that accepts only these values, in lower or upper case.
 func Choice[T ~string](f *pflag.FlagSet, p *T, name string, values []T, usage string) {
 	f.Var(&choice[T]{p, values}, name, usage)
 	Choices(f, name, values...)
@@ -89,7 +88,7 @@ func (c *choice[T]) Set(text string) error {
 func (c *choice[T]) String() string { return string(*c.p) }
 func (c *choice[T]) Type() string   { return "string" }
 
-// Texts are values as texts, and List is these joined.
+// Texts returns values as strings, and List returns them joined.
 func Texts[T ~string](values []T) (texts []string) {
 	for _, v := range values {
 		texts = append(texts, string(v))
@@ -101,15 +100,14 @@ func List[T ~string](values []T, separator string) string {
 	return strings.Join(Texts(values), separator)
 }
 
-// Needs says that flags change nothing unless another one is set; see [Check]. It panics if there is no such flag.
+// Needs declares that flags have no effect unless another one is set; see [Check]. It panics if a flag does not exist.
 func Needs(f *pflag.FlagSet, other string, names ...string) {
 	for _, name := range names {
 		annotate(f.Lookup(name), needsKey, other)
 	}
 }
 
-// Check returns an error for a flag that is set while the one that it needs is not: a flag of nothing, 0 or false is
-// not set.
+// Check returns an error if a flag is set but the flag that it needs is not. Empty, 0 and false are not set.
 func Check(f *pflag.FlagSet) (err error) {
 	unset := func(flag *pflag.Flag) bool { return slices.Contains([]string{"", "0", "false"}, flag.Value.String()) }
 	f.VisitAll(func(flag *pflag.Flag) {
@@ -121,16 +119,16 @@ func Check(f *pflag.FlagSet) (err error) {
 	return err
 }
 
-// Least says that flags have at least a value: numbers or durations, as "1" or "0s"; "1ns" is more than none. It panics
-// if there is no such flag.
+// Least sets the minimum of numbers or durations, such as "1" or "0s"; "1ns" means positive. It panics if a flag does
+// not exist.
 func Least(f *pflag.FlagSet, least string, names ...string) {
 	for _, name := range names {
 		annotate(f.Lookup(name), leastKey, least)
 	}
 }
 
-// Settle reads the files of settings that flags name, spreads flags of [Pairs] over others, and returns an error for a
-// flag that was set to nothing or to less than it may be.
+// Settle reads the files of settings, sets the flags of [Pairs], and returns an error for a flag that was set to an
+// empty value or below its minimum.
 func Settle(f *pflag.FlagSet) (err error) {
 	each := func(do func(flag *pflag.Flag) error) {
 		f.VisitAll(func(flag *pflag.Flag) {
@@ -185,7 +183,7 @@ func Settle(f *pflag.FlagSet) (err error) {
 	return err
 }
 
-// Complete has the shell complete the values of all flags of a command that have choices.
+// Complete adds shell completion for the flags of a command that have choices.
 func Complete(cmd *cobra.Command) {
 	register := func(flag *pflag.Flag) {
 		choices := flag.Annotations[choicesKey]
@@ -204,7 +202,7 @@ func Complete(cmd *cobra.Command) {
 	cmd.LocalNonPersistentFlags().VisitAll(register)
 }
 
-// Help has a command and all below it list their flags by group.
+// Help makes a command and its subcommands list their flags by group.
 func Help(root *cobra.Command) {
 	cobra.AddTemplateFunc("flagGroups", usages)
 	const heading, list = "\nFlags:\n", "{{.LocalFlags.FlagUsages | trimTrailingWhitespaces}}"

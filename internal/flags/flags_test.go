@@ -71,10 +71,10 @@ func TestSettings(t *testing.T) {
 		grace: 90 * time.Second, memory: 80e9}
 	yaml := "layers: 9 # or more\nnorm: RMSNorm\ntied: true\nlr_rate: 2.0e-4\npipe: 2\ndata: 3\ncut: '3,1'\ngrace: " +
 		"90s\nmemory: 80GB\n"
-	toml := "layers = 9\nnorm = \"rmsnorm\"\ntied = true\nlr-rate = 2e-4\nlayout = \"pipe=2,data=3,cut=3:1\"\ngrace = " +
-		"" +
-		"\"1m30s\"\nmemory = 80_000_000_000\n"
-	json := `{"layers": 9, "norm": "rmsnorm", "tied": true, "lr-rate": 0.0002, "layout": "pipe=2,cut=3:1,data=3", "grace": "90s", "memory": 8e10}`
+	toml := "layers = 9\nnorm = \"rmsnorm\"\ntied = true\nlr-rate = 2e-4\nlayout = \"pipe=2,data=3,cut=3:1\"\ngrace " +
+		"= \"1m30s\"\nmemory = 80_000_000_000\n"
+	json := `{"layers": 9, "norm": "rmsnorm", "tied": true, "lr-rate": 0.0002, ` +
+		`"layout": "pipe=2,cut=3:1,data=3", "grace": "90s", "memory": 8e10}`
 	for name, text := range map[string]string{"run.yaml": yaml, "run.toml": toml, "run.json": json} {
 		f, got, err := parse(t, "--config FILE --layers 6", name, text)
 		if err != nil || got != want {
@@ -106,8 +106,8 @@ func TestSettings(t *testing.T) {
 // What is wrong in a file is an error that says where, and what is wanted.
 func TestSettingsRefused(t *testing.T) {
 	for _, c := range []struct{ line, name, text, want string }{
-		{"--config FILE", "run.yaml", "tied: true\nlayer: 4", `run.yaml:2: "layer" is no setting`},
-		{"--config FILE", "run.toml", "layer = 4", `run.toml: "layer" is no setting`},
+		{"--config FILE", "run.yaml", "tied: true\nlayer: 4", `run.yaml:2: "layer" is not a setting`},
+		{"--config FILE", "run.toml", "layer = 4", `run.toml: "layer" is not a setting`},
 		{"--config FILE", "run.yaml", "layers: four", `run.yaml:1: layers is "four": want a whole number`},
 		{"--config FILE", "run.yaml", "layers: 4.5", `layers is "4.5": want a whole number`},
 		{"--config FILE", "run.toml", "layers = true", `layers is "true": want a whole number`},
@@ -124,17 +124,17 @@ func TestSettingsRefused(t *testing.T) {
 		{"--config FILE", "run.yaml", "layers: 5\nlayers: 6", "run.yaml:2: layers is given twice"},
 		{"--config FILE", "run.yaml", "pipe: 2\nlayout: data=2,pipe=3", "run.yaml:2: pipe is given twice"},
 		{"--config FILE", "run.yaml", "layout: pipes=2",
-			`run.yaml:1: layout: "pipes" is no key: want one of pipe, data, cut`},
-		{"--config FILE", "run.yaml", "a: 1\n--- \nb: 2", "something after the first document"},
+			`run.yaml:1: layout: "pipes" is an unknown key: want one of pipe, data, cut`},
+		{"--config FILE", "run.yaml", "a: 1\n--- \nb: 2", "more than one document"},
 		{"--config FILE", "run.toml", "pipe = 2\nlayers = = 2", "run.toml:2: "},
 		{"--config FILE", "run.yaml", "pipe: {", "run.yaml: yaml: line 1"},
-		{"--config FILE", "run.yaml", "config: other.yaml", `"config" is no setting`},
-		{"--config FILE", "run.yaml", "print-config: true", `"print-config" is no setting`},
+		{"--config FILE", "run.yaml", "config: other.yaml", `"config" is not a setting`},
+		{"--config FILE", "run.yaml", "print-config: true", `"print-config" is not a setting`},
 		{"--config none.yaml", "run.yaml", "", "--config: open none.yaml"},
 		{"--config=", "run.yaml", "", "--config is empty"},
 		{"--layout pipe=2 --pipe 2", "", "", "--layout has pipe=2, and --pipe is given as well"},
 		{"--layout pipe=2,pipe=3", "", "", "--layout: pipe is given twice"},
-		{"--layout layers=2", "", "", `--layout: "layers" is no key: want one of pipe, data, cut, memory`},
+		{"--layout layers=2", "", "", `--layout: "layers" is an unknown key: want one of pipe, data, cut, memory`},
 		{"--layout pipe=two", "", "", `--layout: pipe is "two": want a whole number`},
 		{"--layout pipe", "", "", `--layout: pipe is "": want a whole number`},
 		{"--grace=-1s", "", "", "--grace=-1s: want at least 0s"},
@@ -174,8 +174,7 @@ func TestLocated(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := flags.Check(f); err == nil || err.Error() != "--cut=3,1 changes nothing without --pipe: leave it out, "+
-		"or "+
-		"set --pipe" {
+		"or set --pipe" {
 		t.Errorf("a flag without the one that it needs: %v", err)
 	}
 }

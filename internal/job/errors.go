@@ -2,12 +2,12 @@ package job
 
 import "strings"
 
-// names are the flags of what the libraries' errors call by its name in Go; a name that another begins with comes after
-// it.
+// names maps the Go names of fields in library errors to flags. A name that is a prefix of another one comes after it.
 var names = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--d", "Config.Heads", "--heads",
 	"Config.Seq", "--seq", "Config.KVHeads", "--kv-heads", "Config.Hidden", "--hidden", "Config.Activation",
 	"--activation",
-	"Config.Norm", "--norm", "Config.Positions", "--positions", "Config.Dropout", "--dropout", "Config.Flash", "--flash",
+	"Config.Norm", "--norm", "Config.Positions", "--positions", "Config.Dropout", "--dropout", "Config.Flash",
+	"--flash",
 	"Config.Matmul", "--precision", "Config.Recompute", "--recompute",
 	"Config.CompressReLU", "--compress-relu", "Config.Compress", "--compress",
 	"Recipe.Clip", "--clip", "Recipe.Precision", "--precision",
@@ -19,18 +19,18 @@ var names = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--
 	"Layout.Ulysses", "--seq-ulysses", "Layout.Microbatches", "--accumulate",
 	"Layout.Hook and Every", "--compress-gradients and --every", "Layout.Hook", "--compress-gradients",
 	"Layout.Every", "--every", "Layout.TensorSequence", "--tensor-sequence", "Layout.Tensor", "--tensor",
-	"the sequence method", "--seq-method", "tokens are placed", "--placement: tokens are placed",
-	"a mesh axis for Ring", "--seq-method ring",
-	"the host updates", "--offload-optimizer: the host updates",
+	"the sequence method", "--seq-method", "sequence: Placement", "sequence: --placement",
+	"without Ring: choose a mesh axis for Ring", "without a ring: choose --seq-method ring",
+	"updates on the host need", "--offload-optimizer: updates on the host need",
 	"Sync and BucketBytes", "--sync and --bucket-bytes", "BucketBytes ", "--bucket-bytes ", "(Every)", "(--every)",
 	" and Sync ", " and --sync ", " and ZeRO ", " and --zero ", "and Replicas is 1", "and there is one", "or ZeRO",
 	"or --zero",
 	"set Sync to", "choose --sync", "or use Replicas", "or have several: --replicas, or --data where each rank has a "+
 		"device",
 	"parallel: ", "", "pipeline: ", "--pipe, --cut: ", "or a model with more blocks", "or more --layers",
-	"untie it", "leave out --tied", "loss scaling wait", "--loss-scale wait")
+	"untie it", "leave out --tied", "and loss scaling need", "and --loss-scale need")
 
-// InFlags returns a library's error with the names of flags for those of fields; nil for nil.
+// InFlags replaces the names of fields in a library's error by those of flags. It returns nil for nil.
 func InFlags(err error) error {
 	if err == nil {
 		return nil
@@ -38,7 +38,7 @@ func InFlags(err error) error {
 	return flagError{err, names.Replace(err.Error())}
 }
 
-// flagError is an error in other words.
+// flagError is an error with another text.
 type flagError struct {
 	error
 	words string

@@ -30,7 +30,7 @@ const (
 	GroupOutput    = "output"
 )
 
-// rateFlag is the schedule of the learning rate, and rates its values.
+// rateFlag is the learning rate schedule, and rates are its values.
 const rateFlag = "lr-schedule"
 
 var rates = []string{"constant", "cosine", "linear"}
@@ -45,7 +45,7 @@ func (j *Job) Flags(f *pflag.FlagSet) {
 	j.run(f)
 }
 
-// flags adds the flags that decide what a run learns, on whatever devices.
+// flags adds the flags for what a run learns, on any devices.
 func (j *Job) flags(f *pflag.FlagSet) {
 	m := &j.Model
 	f.IntVar(&m.Layers, "layers", m.Layers, "Transformer blocks")
@@ -71,7 +71,8 @@ func (j *Job) flags(f *pflag.FlagSet) {
 	flags.Group(f, groupModel)
 
 	f.StringVar(&j.Text, "text", j.Text, "text: go (its standard library), reference, a file or a folder")
-	f.Int64Var(&j.TextBytes, "text-bytes", j.TextBytes, "use only the first bytes of the text, this many (default all)")
+	f.Int64Var(&j.TextBytes, "text-bytes", j.TextBytes, "number of bytes to read from the beginning of the text "+
+		"(default all)")
 	f.IntVar(&j.Batch, "batch", j.Batch, "sequences per step, on all devices together")
 	f.Uint32Var(&j.Seed, "seed", j.Seed, "seed of the data order, of dropout and of stochastic rounding")
 	flags.Least(f, "1", "batch")
@@ -108,7 +109,7 @@ func (j *Job) flags(f *pflag.FlagSet) {
 
 }
 
-// run adds the flags that say which run it is, and how long.
+// run adds the flags for the length, the seed and the outputs of a run.
 func (j *Job) run(f *pflag.FlagSet) {
 	f.IntVar(&j.Steps, "steps", j.Steps, "training steps, counted from the first")
 	f.BoolVar(&j.Reference, "reference", j.Reference, "benchmark run: fixed text, weights and optimizer, by default 4 "+
@@ -117,7 +118,7 @@ func (j *Job) run(f *pflag.FlagSet) {
 	flags.Group(f, GroupRun)
 }
 
-// flags adds the flags that say how devices share the job.
+// flags adds the flags of parallelism.
 func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Data, "data", p.Data, "data-parallel devices, each with its part of every batch")
 	flags.Choice(f, &p.Sync, "sync", syncWays(), "gradient exchange: "+flags.List(syncWays(), "|"))
@@ -144,8 +145,8 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.SeqParallel, "seq-parallel", p.SeqParallel, "sequence-parallel (context-parallel) devices")
 	flags.Choice(f, &p.SeqMethod, "seq-method", parallel.SeqMethods(),
 		fmt.Sprintf("attention over shards: %s (default ring)", strings.Join(parallel.SeqMethods(), "|")))
-	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "devices in a Ulysses group of --seq-method hybrid (default "+
-		"what fits)")
+	f.IntVar(&p.SeqUlysses, "seq-ulysses", p.SeqUlysses, "size of Ulysses groups with --seq-method hybrid (default as "+
+		"many as fit)")
 	f.BoolVar(&p.SeqRanks, "seq-ranks", p.SeqRanks, "send keys and values between ranks, and so between hosts")
 	flags.Choice(f, &p.Placement, "placement", sequence.Placements(),
 		fmt.Sprintf("which tokens a device has: %s (default zigzag)", flags.List(sequence.Placements(), "|")))
@@ -165,7 +166,7 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.StringVar(&p.File, "schedule-file", p.File, "read the schedule from a file of CSV, or of this project's text")
 	f.IntVar(&p.Microbatches, "microbatches", p.Microbatches, "micro-batches per step (default at least twice --pipe)")
 	f.IntVar(&p.Chunks, "chunks", p.Chunks, "stages per rank, of interleaved schedules (default 2)")
-	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("blocks of each stage, as 3,2,1; or %s, or %s (default %[1]s)",
+	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("blocks of each stage: 3,2,1 for example, %s or %s (default %[1]s)",
 		cutEven,
 		CutMeasured))
 	f.BoolVar(&p.RecomputeStages, "recompute-stages", p.RecomputeStages,
@@ -181,8 +182,8 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	flags.Group(f, groupMemory)
 }
 
-// schedule is the value of --schedule, a name to which both pipelines and the learning rate have a right: their values
-// tell them apart.
+// schedule is the value of --schedule, which sets either the pipeline schedule or the learning rate schedule. Their
+// values differ, so the value tells which.
 type schedule struct {
 	kind  *pipeline.Kind
 	flags *pflag.FlagSet
@@ -203,13 +204,13 @@ func (s *schedule) Set(value string) error {
 		strings.Join(rates, ", "))
 }
 
-// String implements [pflag.Value]: it is the pipeline's schedule.
+// String implements [pflag.Value]. It returns the pipeline schedule.
 func (s *schedule) String() string { return string(*s.kind) }
 
 // Type implements [pflag.Value].
 func (s *schedule) Type() string { return "name" }
 
-// all is a set with all flags of the job, for their names and values.
+// all returns a set with all flags of the job.
 func (j *Job) all() *pflag.FlagSet {
 	f := pflag.NewFlagSet("", pflag.ContinueOnError)
 	j.Flags(f)

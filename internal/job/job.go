@@ -1,5 +1,5 @@
-// Package job is a training run as settings: the flags that set them, the form in which a checkpoint keeps them, and
-// the text, training step and layout that they mean. It opens no device.
+// Package job has the settings of a training run: their flags, their form in a checkpoint, and the text, training step
+// and layout that follow from them. It opens no device.
 package job
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// Job is everything that decides what a run computes. A checkpoint keeps it.
+// Job is everything that decides what a run computes. Checkpoints contain it.
 type Job struct {
 	Reference  bool       `json:"reference,omitempty"`
 	Model      gpt.Config `json:"model"`
@@ -41,22 +41,22 @@ type Job struct {
 	Parallel   Parallel   `json:"parallel"`
 }
 
-// New is the job without flags: a model small enough to watch it learn.
+// New returns the job of a command without flags: a model that is small enough to watch it learn.
 func New() *Job {
 	return &Job{Model: gpt.Config{Layers: 4, Width: 128, Heads: 4, Seq: 128, Vocab: 256,
 		Norm: gpt.LayerNorm, Positions: gpt.Learned}, Text: "go", Batch: 16, Steps: 100,
 		Precision: "fp32", Optimizer: "adamw", LR: 1e-3, Schedule: "constant", Parallel: OneDevice()}
 }
 
-// referenceFixes are the flags that the reference run leaves no choice of.
+// referenceFixes are the flags that a reference run sets itself.
 var referenceFixes = []string{"text", "text-bytes", "seed", "precision", "loss-scale", "optimizer", "lr", rateFlag,
 	"warmup",
 	"clip", "kv-heads", "hidden", "gated", "norm", "positions", "tied", "no-bias", "dropout", "stochastic-rounding",
 	"activation",
 	"compress", "compress-relu"}
 
-// Complete gives what has several names one, and makes a reference run one, of the reference model's size where no flag
-// has given another. A flag that the reference run fixes is an error.
+// Complete normalizes settings, and sets those of a reference run, with the reference model's size unless flags give
+// another. It is an error if a flag was given that the reference run fixes.
 func (j *Job) Complete(given func(flag string) bool) error {
 	j.normalize()
 	if !j.Reference {
@@ -86,7 +86,7 @@ func (j *Job) Complete(given func(flag string) bool) error {
 	return nil
 }
 
-// normalize gives what has several names one, for a checkpoint to compare. A name that is wrong is left as it is.
+// normalize replaces aliases by one name, so that checkpoints can be compared. It does not change invalid names.
 func (j *Job) normalize() {
 	j.Parallel.normalize()
 	if j.Model.Recompute == "none" {
@@ -102,8 +102,7 @@ func (j *Job) normalize() {
 	}
 }
 
-// Remedy says what to do where gradients became NaN: that a codec needs more room, if it may have too little, and else
-// what is given.
+// Remedy returns what to do about NaN gradients: give a codec more room, if it may have too little, else otherwise.
 func (j *Job) Remedy(otherwise string) string {
 	for _, c := range [][2]string{{"compress-relu", j.Model.CompressReLU}, {"compress", j.Model.Compress}} {
 		if strings.HasPrefix(c[1], "csr:") && c[1] != "csr:1" {
@@ -115,7 +114,7 @@ func (j *Job) Remedy(otherwise string) string {
 	return otherwise
 }
 
-// Corpus reads the text, and notes its hash.
+// Corpus reads the text, and sets TextSHA.
 func (j *Job) Corpus() (c gpt.Corpus, err error) {
 	var limit []gpt.Option
 	switch {
@@ -138,7 +137,7 @@ func (j *Job) Corpus() (c gpt.Corpus, err error) {
 	return c, err
 }
 
-// Recipe makes the training step that the job describes.
+// Recipe returns the training step of the job.
 func (j *Job) Recipe() (train.Recipe, error) {
 	policy, err := precision.ParsePolicy(j.Precision)
 	if err != nil {
@@ -166,10 +165,10 @@ func (j *Job) Recipe() (train.Recipe, error) {
 	return r, InFlags(r.Validate())
 }
 
-// varies says whether the learning rate changes from step to step.
+// varies reports whether the learning rate changes between steps.
 func (j *Job) varies() bool { return j.Schedule != "constant" || j.Warmup > 0 }
 
-// Rate is the schedule of the learning rate, by which --lr is multiplied.
+// Rate returns the learning rate schedule, a factor for --lr.
 func (j *Job) Rate() (s optim.Schedule, err error) {
 	rest := max(1, j.Steps-j.Warmup)
 	switch j.Schedule {
@@ -188,7 +187,7 @@ func (j *Job) Rate() (s optim.Schedule, err error) {
 	return s, nil
 }
 
-// scaling is the policy's own where no flag says otherwise.
+// scaling returns the loss scaling: that of the precision policy unless a flag sets it.
 func (j *Job) scaling(p precision.Policy) (precision.Scaling, error) {
 	switch j.LossScale {
 	case "":
@@ -205,8 +204,8 @@ func (j *Job) scaling(p precision.Policy) (precision.Scaling, error) {
 	return precision.Static(scale), nil
 }
 
-// Resumed returns the job of a checkpoint, which may train on for more steps than it was to, and in another layout. Any
-// other flag that was given must have the value that the job has.
+// Resumed returns the job of a checkpoint. Flags may change the number of steps and the layout; any other flag must
+// have the checkpoint's value.
 func (j *Job) Resumed(given *pflag.FlagSet, c *checkpoint.Checkpoint) (*Job, error) {
 	was := Job{Parallel: OneDevice()}
 	if err := c.Meta(&was); err != nil || was.TextSHA == "" {

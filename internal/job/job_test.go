@@ -137,7 +137,7 @@ func TestShareLayout(t *testing.T) {
 func TestForProcesses(t *testing.T) {
 	for text, want := range map[string]string{
 		"--data 3":                "--data=3 ranks need 3 processes, and there are 2",
-		"--pipe 3":                "2 processes are no multiple of pipelines of --pipe=3",
+		"--pipe 3":                "2 processes are not a multiple of pipelines of --pipe=3",
 		"--tensor 2 --replicas 3": "--replicas=3 ranks need 3 processes, and there are 2",
 		"--sync spmd":             "choose --sync, one of",
 	} {

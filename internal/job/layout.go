@@ -23,27 +23,26 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Ways to cut a model into stages besides a list.
+// Values of --cut besides a list.
 const (
 	cutEven     = "even"
-	CutMeasured = "measured" // so that the stages take equally long
+	CutMeasured = "measured" // balances the measured times of stages
 )
 
-// Layout is what the flags say, valid for the batch, or an error that names flags. With CutMeasured the cut is left to
-// the caller.
+// Layout returns the layout of the flags, valid for the batch, or an error that names flags. With CutMeasured the
+// caller sets the cut.
 func (j *Job) Layout() (parallel.Layout, error) {
 	if err := cmp.Or(flags.Check(j.all()), j.Parallel.checkSync()); err != nil {
 		return parallel.Layout{}, err
 	}
-	devices := 1. // there may be more than an int holds, and more than a schedule can be made for
+	devices := 1. // a float, since the number of devices may overflow an int
 	for _, n := range []int{j.Parallel.Data, j.Parallel.Pipe, j.Parallel.Tensor, j.Parallel.SeqParallel,
 		j.Parallel.Replicas} {
 		devices *= float64(max(1, n))
 	}
 	if devices > xla.MaxDevices {
 		return parallel.Layout{}, fmt.Errorf("--data, --pipe, --tensor, --seq-parallel and --replicas multiply to "+
-			"%.0f devices: "+
-			"want at most %d", devices, xla.MaxDevices)
+			"%.0f devices: want at most %d", devices, xla.MaxDevices)
 	}
 	l, err := j.layout()
 	if err == nil {
@@ -62,14 +61,15 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 	p := &j.Parallel
 	l = parallel.Layout{Tensor: p.Tensor, TensorSequence: p.TensorSequence, Partition: p.TensorPartition,
 		ZeRO: p.Zero, Prefetch: p.Prefetch, Shards: p.Shards, Offload: offload.Host{Update: p.Offload},
-		RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages, BucketBytes: int64(p.BucketBytes),
-		Every: p.Every}
+		RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages,
+		BucketBytes: int64(p.BucketBytes),
+		Every:       p.Every}
 	switch {
 	case p.Shards > 0 && !p.meshed() && p.Data%p.Shards != 0:
-		return l, fmt.Errorf("--shards=%d: want a divisor of --data %d, or 0 for all", p.Shards, p.Data)
+		return l, fmt.Errorf("--shards=%d: want a divisor of --data=%d, or 0 for all devices", p.Shards, p.Data)
 	case p.meshed():
 		l.Replicas, l.Data = p.Replicas, p.Data
-	case p.OneProgram(): // for those that share one copy of the state
+	case p.OneProgram(): // of devices that shard one copy of the state
 		l.Data, l.Shards = cmp.Or(p.Shards, p.Data), 0
 		l.Replicas = p.Data / l.Data
 	default:
@@ -98,22 +98,20 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 	}
 	if updates := l.Plan.Micro / max(l.Plan.Every, 1); l.Plan.Weights != step.Flush && updates > 1 && j.varies() {
 		return l, fmt.Errorf("--schedule=%s makes %d updates in a step, and each would change the learning rate: "+
-			"leave out "+
-			"--%s and --warmup", l.Plan.Name, updates, rateFlag)
+			"leave out --%s and --warmup", l.Plan.Name, updates, rateFlag)
 	}
 	l.Cut, err = p.cut()
 	return l, err
 }
 
-// sequences sets how devices share sequences.
+// sequences sets the sequence parallelism of the layout.
 func (j *Job) sequences(l *parallel.Layout) (err error) {
 	switch p := &j.Parallel; {
 	case p.SeqParallel > j.Model.Seq:
 		return fmt.Errorf("--seq-parallel=%d: a sequence has --seq %d tokens, and each device takes at least one: "+
-			"want at "+
-			"most %[2]d", p.SeqParallel, j.Model.Seq)
+			"want at most %[2]d", p.SeqParallel, j.Model.Seq)
 	case p.SeqRanks && p.SeqMethod != "" && p.SeqMethod != "ring" && (p.SeqMethod != "hybrid" || p.SeqUlysses == 0):
-		return fmt.Errorf("--seq-ranks and --seq-method=%s: it is for rings; choose --seq-method ring, "+
+		return fmt.Errorf("--seq-ranks and --seq-method=%s: rings only; choose --seq-method ring, "+
 			"or hybrid with --seq-ulysses, the devices of a rank", p.SeqMethod)
 	default:
 		l.Ring, l.Ulysses, err = parallel.SequenceDegrees(p.SeqParallel, p.SeqMethod, p.SeqUlysses, j.keyHeads())
@@ -121,7 +119,7 @@ func (j *Job) sequences(l *parallel.Layout) (err error) {
 	}
 }
 
-// cut is the list of a cut that is one, else nil.
+// cut returns the number of blocks of each stage if --cut is a list, else nil.
 func (p *Parallel) cut() (cut []int, err error) {
 	if p.Cut == "" || p.Cut == cutEven || p.Cut == CutMeasured {
 		return nil, nil
@@ -139,7 +137,7 @@ func (p *Parallel) cut() (cut []int, err error) {
 	return cut, nil
 }
 
-// ReadFile reads the schedule of --schedule-file, if it is set. The file says how many ranks there are.
+// ReadFile reads the schedule of --schedule-file, if set. The file sets the number of ranks.
 func (p *Parallel) ReadFile() error {
 	if p.File == "" {
 		return nil
@@ -164,8 +162,8 @@ func (p *Parallel) ReadFile() error {
 	return nil
 }
 
-// schedule makes the schedule of a pipeline. Where the number of micro-batches is left to it, the pipeline's part of a
-// batch can be divided by that.
+// schedule returns the schedule of a pipeline. If --microbatches is not set, it chooses a number that divides the
+// pipeline's shard of the batch.
 func (p *Parallel) schedule(batch int) (*step.Plan, error) {
 	if p.ScheduleText != "" {
 		s, err := step.Parse(p.ScheduleText)
@@ -200,12 +198,11 @@ func (p *Parallel) schedule(batch int) (*step.Plan, error) {
 		return s, err
 	}
 	return nil, fmt.Errorf("--batch=%d: the schedule %s takes no number of micro-batches that divides a pipeline's %d "+
-		"sequences: "+
-		"choose a multiple of %d", batch, cmp.Or(p.PipeSchedule,
+		"sequences: choose a multiple of %d", batch, cmp.Or(p.PipeSchedule,
 		pipeline.Kind1F1B), rows, usual*p.Data*max(p.Replicas, 1))
 }
 
-// usualMicrobatches are numbers to try, the best first.
+// usualMicrobatches lists numbers to try, the best first.
 func usualMicrobatches(usual int) (all []int) {
 	for m := usual; m <= 4*usual; m++ {
 		all = append(all, m)
@@ -216,8 +213,8 @@ func usualMicrobatches(usual int) (all []int) {
 	return all
 }
 
-// Check returns the plan of the recipe in the layout, nil where a run has none, or an error if the recipe cannot be
-// trained so. With parameter servers that is left to these.
+// Check returns the plan of the recipe in the layout, or nil if the run has none, or an error if they do not fit. It
+// does not check runs with parameter servers, which do so themselves.
 func (j *Job) Check(r train.Recipe, l parallel.Layout) (*parallel.Plan, error) {
 	p := j.Parallel
 	if p.Compress != "" && r.Policy().Reduce != dtypes.Float32 {
@@ -233,7 +230,7 @@ func (j *Job) Check(r train.Recipe, l parallel.Layout) (*parallel.Plan, error) {
 	switch {
 	case p.Planned():
 		return j.Plan(r, l)
-	case p.Sync == Auto && p.Sharing(): // as if it were sharded by hand
+	case p.Sync == Auto && p.Sharing(): // like sharding by hand
 		p.Sync = SPMD
 		r.Model = p.model(j.Model)
 		fallthrough
@@ -244,13 +241,13 @@ func (j *Job) Check(r train.Recipe, l parallel.Layout) (*parallel.Plan, error) {
 	return nil, nil
 }
 
-// Setup is the run for package memest, without its layout.
+// Setup returns the run's setup for package memest, without its layout.
 func (j *Job) Setup(r train.Recipe) memest.Setup {
 	return memest.Setup{Model: cost.FromGPT(j.Model), Seq: j.Model.Seq, Precision: r.Precision, Optimizer: r.Optimizer,
 		Recompute: j.Model.Recompute, Flash: j.Model.Flash, Dropout: j.Model.Dropout, Clip: r.Clip > 0}
 }
 
-// Plan puts a recipe into a layout, if it fits the memory of the devices by the estimate.
+// Plan returns the plan of a recipe in a layout, or an error if the estimated memory does not fit the devices.
 func (j *Job) Plan(r train.Recipe, l parallel.Layout) (*parallel.Plan, error) {
 	if memory := int64(j.Parallel.DeviceMemory); memory > 0 {
 		if err := l.Fits(j.Setup(r), j.Batch, memory); err != nil {

@@ -10,7 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// model is a model as the devices compute it.
+// model returns the model for the devices of a rank.
 func (p *Parallel) model(c gpt.Config) train.Model {
 	if !p.Sharing() || p.Sync == Auto { // the compiler shards the model of one device
 		return c
@@ -22,7 +22,7 @@ func (p *Parallel) model(c gpt.Config) train.Model {
 	return m
 }
 
-// sequenceGroup is the sequence-parallel devices.
+// sequenceGroup returns the group of sequence-parallel devices.
 func (p *Parallel) sequenceGroup() (g sequence.Group) {
 	if p.SeqParallel == 0 {
 		return g
@@ -37,7 +37,7 @@ func (p *Parallel) sequenceGroup() (g sequence.Group) {
 	return g
 }
 
-// keyHeads are a device's key/value heads.
+// keyHeads returns the number of key/value heads of a device.
 func (j *Job) keyHeads() int {
 	return max(1, cmp.Or(j.Model.KVHeads, j.Model.Heads)/max(1, j.Parallel.Tensor))
 }

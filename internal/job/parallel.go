@@ -11,8 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/sequence"
 )
 
-// Parallel is the part of a job that says how devices share it: [Job.Layout] makes it a layout. A run may be resumed
-// with another.
+// Parallel has the settings of parallelism; [Job.Layout] returns them as a layout. A resumed run may change them.
 type Parallel struct {
 	Data        int         `json:"data"`
 	Sync        Sync        `json:"sync,omitempty"` // "" is one program on one device
@@ -21,40 +20,41 @@ type Parallel struct {
 	Every       int         `json:"every"`
 	Servers     int         `json:"servers,omitempty"`            // 0 is one on each rank
 	Compress    string      `json:"compress_gradients,omitempty"` // a hook of package ddp
-	Replicas    int         `json:"replicas,omitempty"`           // of all that the other flags say; 0 is 1
+	// replicas of the layout of the other flags; 0 means 1
+	Replicas int `json:"replicas,omitempty"`
 
-	Zero     int  `json:"zero,omitempty"` // the stage; 0 shards nothing
+	Zero     int  `json:"zero,omitempty"` // the stage; 0 means no sharding
 	Prefetch int  `json:"prefetch,omitempty"`
 	Shards   int  `json:"shards,omitempty"` // 0 is one for each device
 	Offload  bool `json:"offload_optimizer,omitempty"`
 
 	Pipe            int           `json:"pipe,omitempty"` // ranks; 0 is no pipeline
 	PipeSchedule    pipeline.Kind `json:"pipe_schedule,omitempty"`
-	Microbatches    int           `json:"microbatches,omitempty"` // 0 is for the schedule and the batch to say
+	Microbatches    int           `json:"microbatches,omitempty"` // 0 means chosen by schedule and batch
 	Chunks          int           `json:"chunks,omitempty"`       // 0 is the schedule's
 	Cut             string        `json:"cut,omitempty"`
 	RecomputeStages bool          `json:"recompute_stages,omitempty"`
-	ScheduleText    string        `json:"pipe_schedule_text,omitempty"` // of a schedule that was read from a file
+	ScheduleText    string        `json:"pipe_schedule_text,omitempty"` // the schedule read from File
 	File            string        `json:"-"`                            // to read it from
 
-	// tensor-parallel devices; 0 is none, and 1 is written so
+	// tensor-parallel devices; 0 means none
 	Tensor          int                `json:"tensor,omitempty"`
 	TensorSequence  bool               `json:"tensor_sequence,omitempty"`
 	TensorOverlap   bool               `json:"tensor_overlap,omitempty"`
 	TensorPartition bool               `json:"tensor_partition,omitempty"`
-	SeqParallel     int                `json:"seq_parallel,omitempty"` // sequence-parallel devices; as Tensor
+	SeqParallel     int                `json:"seq_parallel,omitempty"` // sequence-parallel devices; 0 means none
 	SeqMethod       string             `json:"seq_method,omitempty"`   // "" is ring
-	SeqUlysses      int                `json:"seq_ulysses,omitempty"`  // of hybrid; 0 is for the heads to say
+	SeqUlysses      int                `json:"seq_ulysses,omitempty"`  // of hybrid; 0 means chosen by heads
 	SeqRanks        bool               `json:"seq_ranks,omitempty"`    // rings are of ranks
 	Placement       sequence.Placement `json:"placement,omitempty"`    // "" is the method's
 
-	DeviceMemory flags.Bytes `json:"-"` // which a layout must fit by the estimate; 0 is any
+	DeviceMemory flags.Bytes `json:"-"` // limit for the estimated memory; 0 means none
 }
 
 // OneDevice is one device without any technique.
 func OneDevice() Parallel { return Parallel{Data: 1, Accumulate: 1, Every: 1} }
 
-// beyond is the first flag by which the settings are other than one device's, but for the flags that are named; "" is
+// beyond returns the first flag whose value differs from that of one device, except the flags in but; "" if there is
 // none.
 func (p Parallel) beyond(but ...string) (flag string) {
 	named := map[string]bool{}
@@ -73,7 +73,7 @@ func (p Parallel) beyond(but ...string) (flag string) {
 	return flag
 }
 
-// normalize gives what has several names one: no technique has one device.
+// normalize replaces settings that mean one device by those without a technique.
 func (p *Parallel) normalize() {
 	p.Compress = strings.ToLower(p.Compress)
 	p.Cut = strings.ToLower(strings.ReplaceAll(p.Cut, " ", ""))
@@ -84,9 +84,9 @@ func (p *Parallel) normalize() {
 	}
 }
 
-// resumed returns how devices continue a run that they shared as p says, for the flags that are given now. Of what p
-// says, another --zero leaves only --data and --accumulate, another --sync these, --zero and --prefetch, and another
-// pipeline or other tensor- or sequence-parallel devices only --data: the rest was for the old layout.
+// resumed returns the parallelism of a resumed run: p, changed by the flags given now. Some changes reset settings that
+// were for the old layout: another --zero preserves only --data and --accumulate; another --sync preserves these,
+// --zero and --prefetch; other pipeline, tensor or sequence parallelism preserves only --data.
 func (p Parallel) resumed(given *pflag.FlagSet) (Parallel, error) {
 	now, own := p, pflag.NewFlagSet("", pflag.ContinueOnError)
 	now.flags(own)

@@ -9,11 +9,11 @@ import (
 	"github.com/shardbook/shardbook/lib/step"
 )
 
-// maxSchedule is more bytes than any schedule has that is read.
+// maxSchedule is the maximum size of a schedule file in bytes.
 const maxSchedule = 64 << 20
 
-// ReadSchedule reads a schedule from the file that the path names or, where that is -, from the standard input: as CSV
-// or as the text that [step.Parse] reads, by how it begins.
+// ReadSchedule reads a schedule from a file, or from standard input if the path is -. It detects the format, CSV or the
+// text of [step.Parse], by the first line.
 func ReadSchedule(path string, in io.Reader) (*step.Plan, error) {
 	var text []byte
 	var err error
@@ -37,7 +37,7 @@ func ReadSchedule(path string, in io.Reader) (*step.Plan, error) {
 	return s, nil
 }
 
-// isText tells the text that [step.Parse] reads from CSV, by its first line that is no comment.
+// isText reports whether the text is in the format of [step.Parse], not CSV, by its first line that is no comment.
 func isText(text string) bool {
 	for line := range strings.Lines(text) {
 		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {

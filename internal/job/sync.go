@@ -7,34 +7,33 @@ import (
 	"github.com/shardbook/shardbook/lib/ddp"
 )
 
-// Sync is how devices share gradients.
+// Sync is the method that synchronizes gradients.
 type Sync string
 
 const (
 	Naive   = Sync(ddp.Naive) // those of package ddp
 	Overlap = Sync(ddp.Overlap)
 	Bucket  = Sync(ddp.Bucketed)
-	Ranks   = Sync("ranks") // the gradients of each block as soon as they are there
+	Ranks   = Sync("ranks") // reduce each block's gradients as soon as they are computed
 	Server  = Sync("ps")    // parameter servers, which wait for the gradients of all ranks
-	Async   = Sync("async") // parameter servers, which do not
+	Async   = Sync("async") // asynchronous parameter servers
 	SPMD    = Sync("spmd")  // one program on all devices
 	Auto    = Sync("auto")  // one program, which the compiler shards
 )
 
 func syncWays() []Sync { return []Sync{Naive, Overlap, Bucket, Ranks, Server, Async, SPMD, Auto} }
 
-// Served says whether there are parameter servers.
+// Served reports whether there are parameter servers.
 func (s Sync) Served() bool { return s == Server || s == Async }
 
-// Flags that one program has, on its own and where it shards the state.
+// Flags of runs with one program, in general and for sharded state.
 var (
 	programFlags = []string{"data", "sync", "tensor", "tensor-sequence", "tensor-overlap", "seq-parallel", "seq-method",
 		"seq-ulysses", "placement"}
 	shardedFlags = []string{"data", "sync", "zero", "prefetch", "accumulate"}
 )
 
-// Choose sets Sync where no flag has, but for one device. With ranks it is one that has ranks, which another flag asks
-// for.
+// Choose sets Sync if no flag did, except for one device. ranks says that another flag needs a method with ranks.
 func (p *Parallel) Choose(ranks bool) {
 	switch {
 	case p.Sync != "" || *p == OneDevice():
@@ -46,7 +45,7 @@ func (p *Parallel) Choose(ranks bool) {
 	}
 }
 
-// chooseRanks sets Sync to one that has ranks, where it is not set.
+// chooseRanks sets Sync, if it is not set, to a method with ranks.
 func (p *Parallel) chooseRanks() {
 	switch {
 	case p.Sync != "":
@@ -57,23 +56,23 @@ func (p *Parallel) chooseRanks() {
 	}
 }
 
-// Sharing says whether there are tensor- or sequence-parallel devices.
+// Sharing reports whether there are tensor- or sequence-parallel devices.
 func (p *Parallel) Sharing() bool { return p.Tensor != 0 || p.SeqParallel != 0 }
 
-// meshed says whether a rank drives all --data devices, and --replicas is the number of data-parallel ranks; else
-// --data is.
+// meshed reports whether a rank drives all --data devices, so that --replicas is the number of data-parallel ranks;
+// otherwise --data is.
 func (p *Parallel) meshed() bool { return p.Replicas > 0 || p.Sharing() || p.Pipe > 0 && p.Zero > 0 }
 
-// OneProgram says whether devices run one program, and not ranks their own.
+// OneProgram reports whether all devices run one program; otherwise each rank has its own programs.
 func (p *Parallel) OneProgram() bool { return p.Sync == "" || p.Sync == SPMD || p.Sync == Auto }
 
-// Planned says whether a run is that of a layout's plan; else it has parameter servers, or is one program of package
-// train.
+// Planned reports whether the run executes a layout's plan; otherwise it has parameter servers, or is one program of
+// package train.
 func (p *Parallel) Planned() bool {
 	return !p.Sync.Served() && (!p.OneProgram() || p.Sync == SPMD && p.Zero > 0)
 }
 
-// RankWays lists the values of Sync that have ranks, joined, for errors.
+// RankWays lists the values of Sync with ranks, joined, for errors.
 func (p *Parallel) RankWays() string {
 	ways := syncWays()[:6]
 	switch {
@@ -85,7 +84,7 @@ func (p *Parallel) RankWays() string {
 	return flags.List(ways, ", ")
 }
 
-// checkSync returns an error for a flag that Sync does not go with.
+// checkSync returns an error for flags that do not fit Sync.
 func (p *Parallel) checkSync() error {
 	var flag, what string
 	switch {
@@ -111,7 +110,8 @@ func (p *Parallel) checkSync() error {
 	return nil
 }
 
-// ByProcess is the number that the processes of --engine mpi set where no flag does, and its flag: data-parallel ranks.
+// ByProcess returns the flag, and its number, that --engine mpi derives from the number of processes: the data-parallel
+// ranks.
 func (p *Parallel) ByProcess() (flag string, n *int) {
 	if p.meshed() {
 		return "replicas", &p.Replicas
@@ -119,7 +119,7 @@ func (p *Parallel) ByProcess() (flag string, n *int) {
 	return "data", &p.Data
 }
 
-// PerCopy is how many ranks have the same sequences: those of a pipeline, of a ring of ranks, or of both.
+// PerCopy returns the number of ranks with the same sequences: the ranks of a pipeline, of a ring, or both multiplied.
 func (p *Parallel) PerCopy() int {
 	n := max(1, p.Pipe)
 	if p.SeqRanks {
@@ -128,22 +128,20 @@ func (p *Parallel) PerCopy() int {
 	return n
 }
 
-// ForProcesses sets the number of data-parallel ranks for processes that have one rank each, and Sync to one that has
-// ranks. given says which flags were given; those that do not fit the processes are errors.
+// ForProcesses sets the number of data-parallel ranks for n processes with one rank each, and Sync to a method with
+// ranks. given reports which flags were given; those that do not fit the processes are errors.
 func (p *Parallel) ForProcesses(n int, given func(flag string) bool) error {
 	flag, number := p.ByProcess()
-	of := *number // each process's part of a layout is what else was given
+	of := *number // processes divided by this number have the other flags' layout
 	if flag == "replicas" {
 		*number = max(1, of)
 	}
 	if p.Sync == SPMD || p.Sync == Auto {
 		if given("sync") {
-			return fmt.Errorf("--sync=%s and --engine=mpi: it is one program on the devices of one process: choose "+
-				"--sync, "+
-				"one of %s, "+
-				"or leave it out", p.Sync, p.RankWays())
+			return fmt.Errorf("--sync=%s runs one program in one process, not with --engine=mpi: choose "+
+				"--sync, one of %s, or leave it out", p.Sync, p.RankWays())
 		}
-		p.Sync = "" // of a run that is resumed
+		p.Sync = "" // the value of the resumed run
 	}
 	p.chooseRanks()
 	each, what := p.PerCopy(), "ranks"
@@ -160,7 +158,7 @@ func (p *Parallel) ForProcesses(n int, given func(flag string) bool) error {
 			of, what,
 			of*each, n)
 	case n%each != 0:
-		return fmt.Errorf("%d processes are no multiple of %s: start a multiple of %d", n, what, each)
+		return fmt.Errorf("%d processes are not a multiple of %s: start a multiple of %d", n, what, each)
 	default:
 		*number = n / each
 	}

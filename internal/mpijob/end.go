@@ -15,30 +15,30 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// StatusFailed is the exit status of a process of which another one failed: it is worth to start again from the last
-// checkpoint. All other errors have status 1.
+// StatusFailed is the exit status of a process after another one failed: a restart from the last checkpoint may
+// succeed. All other errors have status 1.
 const StatusFailed = launch.Again
 
-// ExitStatus is an error that is printed already, and the status to end the process with, at once: what a failure has
-// left under way between processes may still move data.
+// ExitStatus is an error that is already printed, and the status with which to exit immediately: after a failure,
+// unfinished calls between processes may still write to memory.
 type ExitStatus int
 
 func (s ExitStatus) Error() string { return fmt.Sprintf("printed already, status %d", int(s)) }
 
-// rollCallTime is how long a rank that cannot continue waits for the others to answer, if the timeout is not shorter.
+// rollCallTime is how long a rank that cannot continue waits for the others' answers, if the timeout is not shorter.
 const rollCallTime = 10 * time.Second
 
-// linger is how long a rank waits before it ends with a message of another one: at its end mpirun ends the others, which
-// may be about to print theirs.
+// linger is how long a rank with another one's message waits before it exits: mpirun then kills the others, which may
+// be about to print theirs.
 const linger = time.Second
 
-// wait lingers, and says nothing where mpirun ends it meanwhile.
+// wait waits for linger, and prints nothing if mpirun ends it meanwhile.
 func (c *Job) wait() {
 	c.quiet()
 	time.Sleep(linger)
 }
 
-// endReport is what a process tells the others at the end, in at most reportBytes.
+// endReport is what a process sends to the others at the end, in at most reportBytes.
 type endReport struct {
 	text string
 	own  bool // and not an error that another process told it
@@ -47,9 +47,9 @@ type endReport struct {
 // reportBytes is short enough that sending does not wait for a receiver.
 const reportBytes = 2048
 
-// End makes all processes tell each other how they ended, and returns nil if all ended well. Each error is printed once,
-// by the first rank that has it; a rank that only heard of another's error prints nothing. If a rank does not answer, each
-// of the others names it.
+// End exchanges how all processes ended, and returns nil if all succeeded. Each error is printed once, by the first
+// rank that has it; a rank that only received another's error prints nothing. If a rank does not answer, each of the
+// others names it.
 func (c *Job) End(err error, out io.Writer) error {
 	if c == nil {
 		return err
@@ -86,8 +86,8 @@ func (c *Job) End(err error, out io.Writer) error {
 	return nil
 }
 
-// heard reports whether an error is only the consequence of another rank's: a call that the alarm ended also fails as the
-// rank's own.
+// heard reports whether an error is only the consequence of another rank's. A call that the alarm ended fails in the
+// same way as one of the rank's own.
 func (c *Job) heard(err error) bool {
 	if alarm := context.Cause(c.ctx); alarm != nil && errors.Is(err, alarm) {
 		return true
@@ -99,7 +99,7 @@ func (c *Job) heard(err error) bool {
 	return errors.Is(err, train.ErrElsewhere)
 }
 
-// sayOwn prints the rank's own error, unless a rank before it has the same, and reports whether it did.
+// sayOwn prints the rank's own error, unless an earlier rank has the same, and reports whether it printed.
 func (c *Job) sayOwn(out io.Writer, reports []endReport, text string) bool {
 	same := 0
 	for other, r := range reports {
@@ -129,8 +129,8 @@ func (c *Job) silent(ranks []int) string {
 	return strings.Join(names, ", ") + " did not answer"
 }
 
-// seen is in which operation a rank saw that one of those that do not answer is missing; "" where it only heard of it,
-// or where what it waited for was another rank that waited itself.
+// seen returns the operation in which a rank detected that a silent rank is missing; "" if it only received the news,
+// or waited for a rank that was itself waiting.
 func (c *Job) seen(err error, missing []int) string {
 	var f *group.Failure
 	if errors.As(err, &f) && f.Group == "" && slices.Contains(missing, f.Rank) {
@@ -139,10 +139,10 @@ func (c *Job) seen(err error, missing []int) string {
 	return ""
 }
 
-// gaveUp is what the alarm's failure says before the error that it was raised for.
+// gaveUp is the prefix that the alarm adds to its error.
 const gaveUp = "gave up: context canceled: "
 
-// brief is the text of an error without what it led to.
+// brief returns the text of an error without its consequences.
 func brief(err error) string {
 	text := err.Error()
 	var f *group.Failure
@@ -157,8 +157,8 @@ func brief(err error) string {
 
 func clipped(text string) string { return text[:min(len(text), reportBytes-1)] }
 
-// rollCall gives each rank's report to all, and says who did not report in time. Ranks send to each other rather than
-// gather, which tells nothing at all where one is missing.
+// rollCall sends each rank's report to all, and returns which ranks did not report in time. Ranks send to each other
+// because a gather would return nothing if one rank is missing.
 func (c *Job) rollCall(mine endReport, wait time.Duration) (reports []endReport, missing []int) {
 	n := c.Size()
 	reports = make([]endReport, n)
@@ -168,8 +168,8 @@ func (c *Job) rollCall(mine endReport, wait time.Duration) (reports []endReport,
 	if mine.own {
 		letter[0] = 1
 	}
-	// No call has a deadline, which would end the group for those who come later, too: what does not end is left to the
-	// process's end.
+	// No call has a deadline, because a deadline would end the group also for ranks that come later. Unfinished calls
+	// end with the process.
 	ctx, cancel := context.WithDeadline(context.Background(), time.Now().Add(math.MaxInt64))
 	context.AfterFunc(ctx, cancel)
 	letters, calls := make([][]uint8, n), make([]*group.Pending, n)

@@ -10,7 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Gather gives all processes all parameters of the tree, of which each has some. It is a collective call.
+// Gather gives all processes the parameters of the full tree, of which each has some. It is a collective call.
 func (c *Job) Gather(tree params.Tree, own params.Named[*tensors.Tensor]) error {
 	if c == nil {
 		return nil
@@ -43,7 +43,7 @@ func (c *Job) Gather(tree params.Tree, own params.Named[*tensors.Tensor]) error 
 	return nil
 }
 
-// Most is the largest number of each kind that any process has. It is a collective call.
+// Most returns the maximum over all processes for each kind. It is a collective call.
 func (c *Job) Most(own map[string]int64) (map[string]int64, error) {
 	all, err := Exchange(c, own)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package mpijob is a training job of several processes that mpirun started: they compare what they are about to do,
-// agree on what one of them decides, and tell each other at the end how it went, so that an error is said once.
+// Package mpijob lets the processes of a training job under mpirun compare their settings, agree on decisions, and
+// exchange their final status, so that each error is printed once.
 package mpijob
 
 import (
@@ -15,12 +15,12 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/mpi"
 )
 
-// Patience is how long ranks of one process wait for each other. One that fails tells the others at once.
+// Patience is how long ranks of one process wait for each other. A rank that fails tells the others immediately.
 const Patience = time.Hour
 
-// Job is this process among those that mpirun started, each with one rank on its one device; nil is a process that
-// trains alone. Besides what ranks call in their group, processes tell each other how far they are and what went wrong,
-// in groups of their own, since a failure ends the group in which it shows.
+// Job is this process in a job under mpirun, where each process has one rank on one device; nil is a process that
+// trains alone. Processes exchange progress and errors in separate groups, since a failure ends the group in which it
+// occurs.
 type Job struct {
 	group.Group             // of the ranks
 	Talk        group.Group // what processes agree on, in the order of the run
@@ -33,8 +33,8 @@ type Job struct {
 	raise       context.CancelCauseFunc // tells all others
 }
 
-// Join waits for the other processes, at most for the timeout. quiet is called before the process waits for others to
-// say what went wrong. The world is to be closed at the end.
+// Join waits for the other processes, at most for the timeout. It calls quiet before it waits for others to report an
+// error. Close the world at the end.
 func Join(ctx context.Context, timeout time.Duration, quiet func()) (*Job, *mpi.Job, error) {
 	world, err := mpi.World(mpi.Timeout(timeout))
 	if errors.Is(err, mpi.ErrLate) {
@@ -53,8 +53,7 @@ func Join(ctx context.Context, timeout time.Duration, quiet func()) (*Job, *mpi.
 	return c, world, nil
 }
 
-// newJob makes this process's part of a job of the ranks of a group, whose calls wait for the timeout. It is a
-// collective call.
+// newJob creates this process's Job for the ranks of a group. Its calls wait for the timeout. It is a collective call.
 func newJob(ctx context.Context, g group.Group, timeout time.Duration) (*Job, error) {
 	ctx = context.WithoutCancel(ctx) // a process that is interrupted ends with the others
 	c := &Job{Group: g, timeout: timeout, quiet: func() {}}
@@ -80,8 +79,8 @@ func newJob(ctx context.Context, g group.Group, timeout time.Duration) (*Job, er
 	return c, nil
 }
 
-// listen waits in the background for a message that no rank sends. Whoever gives up waiting fails the group, and so
-// tells all at once, whatever call their ranks are in.
+// listen waits in the background for a message that no rank sends. A process that gives up fails this group, which ends
+// all waits at once, whatever calls the ranks are in.
 func (c *Job) listen(ctx context.Context, alarm group.Group, from int) {
 	ctx, c.raise = context.WithCancelCause(ctx)
 	ctx, stop := context.WithDeadline(ctx, time.Now().Add(math.MaxInt64)) // or the group's own timeout would end it
@@ -92,10 +91,10 @@ func (c *Job) listen(ctx context.Context, alarm group.Group, from int) {
 	}()
 }
 
-// First says whether this process is the one that prints, and writes files for all.
+// First reports whether this process is the one that prints, and writes files for all.
 func (c *Job) First() bool { return c == nil || c.Rank() == 0 }
 
-// Slack is how long the first process may wait for something before the others would give it up.
+// Slack is how long the first process may wait for something before the others time out.
 func (c *Job) Slack() time.Duration {
 	if c == nil {
 		return 0
@@ -103,8 +102,8 @@ func (c *Job) Slack() time.Duration {
 	return c.timeout / 2
 }
 
-// Groups are the views of the ranks that this process has, of n in all. Alone it has all of them, which wait for each
-// other for an hour: for the compiler, say.
+// Groups returns this process's ranks of a group of n. A process alone has all of them; they wait up to an hour for
+// each other, for example while one compiles.
 func (c *Job) Groups(n int) ([]group.Group, error) {
 	if c == nil {
 		return group.New(n, group.Timeout(Patience))
@@ -112,7 +111,7 @@ func (c *Job) Groups(n int) ([]group.Group, error) {
 	return []group.Group{c.Group}, nil
 }
 
-// Context is what the ranks' calls end with.
+// Context returns the context for the ranks' calls.
 func (c *Job) Context(ctx context.Context) context.Context {
 	if c == nil {
 		return context.WithoutCancel(ctx) // what is interrupted ends a step first
@@ -120,7 +119,7 @@ func (c *Job) Context(ctx context.Context) context.Context {
 	return c.ctx
 }
 
-// tell gives every process each one's text, in the order of the ranks. It is a collective call.
+// tell gives every process the texts of all, by rank. It is a collective call.
 func (c *Job) tell(ctx context.Context, text string) ([]string, error) {
 	told, err := group.Exchange(ctx, c.Talk, []byte(text))
 	texts := make([]string, len(told))
@@ -130,8 +129,7 @@ func (c *Job) tell(ctx context.Context, text string) ([]string, error) {
 	return texts, err
 }
 
-// Exchange gives every process each one's value, in the order of the ranks. It is a collective call; alone there is
-// only the own.
+// Exchange gives every process the values of all, by rank; a process alone gets its own. It is a collective call.
 func Exchange[T any](c *Job, own T) ([]T, error) {
 	if c == nil {
 		return []T{own}, nil
@@ -153,7 +151,7 @@ func Exchange[T any](c *Job, own T) ([]T, error) {
 	return all, nil
 }
 
-// Follow waits until the first process has ended what it does alone, which it tells with [Job.Tick].
+// Follow waits until the first process has finished what it does alone; see [Job.Tick].
 func (c *Job) Follow() error {
 	for more := []uint8{1}; more[0] == 1; {
 		if err := group.Broadcast(c.ctx, c.Talk, more, 0); err != nil {
@@ -163,8 +161,7 @@ func (c *Job) Follow() error {
 	return nil
 }
 
-// Tick tells the others that the first process still does what it does alone, or has ended it: or they would give it
-// up.
+// Tick tells the waiting processes that the first one still works alone, or has finished, so that they do not time out.
 func (c *Job) Tick(more bool) error {
 	if c == nil {
 		return nil

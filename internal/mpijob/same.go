@@ -11,7 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Trait is something that all processes of a run must have in common, and what it is in this one.
+// Trait is a property that all processes of a run must share, and its value in this one.
 type Trait struct{ What, Is string }
 
 // pluginText says what the plugin is, wherever it lies.
@@ -37,8 +37,8 @@ func ownSHA() (string, error) {
 	return fmt.Sprintf("%x", hash.Sum(nil)), nil
 }
 
-// Same returns an error if processes do not have everything in common that they must: their program and its plugin, and
-// what is given. It is the same error on all, of the first thing that differs.
+// Same returns an error if processes differ in their program, their plugin or the given traits. All processes return
+// the same error, about the first difference.
 func (c *Job) Same(plugin xla.Info, own []Trait) error {
 	program, err := ownSHA()
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *Job) Same(plugin xla.Info, own []Trait) error {
 	return nil
 }
 
-// String is the trait in an error.
+// String returns the trait's value for an error.
 func (t Trait) String() string {
 	is := t.Is
 	if is == "" {

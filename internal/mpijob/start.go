@@ -7,19 +7,19 @@ import (
 	"time"
 )
 
-// Early is an error before the process has joined the others, if there are any: with wrong use all have the same one.
+// Early is an error before the process has joined the others. With invalid flags all processes have the same one.
 type Early struct{ error }
 
-// NewEarly makes one.
+// NewEarly wraps an error.
 func NewEarly(err error) Early { return Early{err} }
 
 func (e Early) Unwrap() error { return e.error }
 
-// turn is how long a process that is not the first waits before it says an error that all may have.
+// turn is how long a process other than the first waits before it prints an error that all may have.
 const turn = 3 * time.Second
 
-// Mine waits for the first process to say the error, whose end has mpirun end this one, too, and reports whether it is
-// left to this one.
+// Mine waits for the first process to print the error, whose exit makes mpirun end this process, too. It reports
+// whether this process must print it.
 func (e Early) Mine(ctx context.Context) bool {
 	if started("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "SLURM_PROCID") == 0 {
 		return true
@@ -32,7 +32,7 @@ func (e Early) Mine(ctx context.Context) bool {
 	}
 }
 
-// Started is how many processes mpirun started; 0 without it.
+// Started returns the number of processes that mpirun started; 0 without mpirun.
 func Started() int { return started("OMPI_COMM_WORLD_SIZE") }
 
 // started is the number in the first of the variables that is set, by whatever started the process; else 0.

@@ -1,8 +1,8 @@
-// Package labextension installs a JupyterLab extension that puts ECharts on the page, so that charts turn live, and
-// that has cells wait for a session that is still starting.
+// Package labextension installs a JupyterLab extension that loads ECharts, which makes charts interactive, and that
+// delays cells until a starting session is ready.
 //
-// JupyterLab serves the extension itself: nothing comes from another server, and no notebook needs a cell that loads
-// anything. The extension is written by hand, as it is too small to need a build.
+// JupyterLab serves the extension itself, so it needs no other server and no notebook cell. It is too small to need a
+// build.
 package labextension
 
 import (
@@ -19,7 +19,7 @@ import (
 //go:embed package.json install.json static
 var files embed.FS
 
-// Contents is what Install writes, in one text: two versions of the extension differ in it.
+// Contents returns all that Install writes as one text, which identifies the version.
 func Contents() string {
 	var all strings.Builder
 	_ = fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
@@ -33,8 +33,8 @@ func Contents() string {
 	return all.String() + chart.ECharts()
 }
 
-// Install writes the extension under a Jupyter data folder, which for a virtual environment is its share/jupyter. It
-// replaces what an earlier installation left. JupyterLab finds the extension when its page is next loaded.
+// Install writes the extension into a Jupyter data folder (share/jupyter in a virtual environment) in place of an
+// earlier installation. JupyterLab uses it when its page is next loaded.
 //
 // It returns an error if a file cannot be written.
 func Install(shareJupyterDir string) error {

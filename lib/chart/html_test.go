@@ -39,7 +39,8 @@ func checkFragment(t *testing.T, c *Chart) {
 	}
 	for name := range count {
 		switch name {
-		case "svg", "g", "rect", "path", "text", "defs", "clipPath", "polygon", "polyline", "linearGradient", "stop", "style":
+		case "svg", "g", "rect", "path", "text", "defs", "clipPath", "polygon", "polyline", "linearGradient", "stop",
+			"style":
 		default:
 			t.Errorf("a %s element in the picture", name)
 		}

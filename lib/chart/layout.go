@@ -45,9 +45,10 @@ func heading(c *Chart) object {
 	}
 	if len(names) > 0 {
 		legend := object{
-			"left": margin, "top": top, "width": inner, "padding": 0, "itemGap": legendGap, "itemWidth": 18, "itemHeight": 10,
-			"data":      names,
-			"textStyle": object{"fontSize": 12, "color": ink, "width": inner / 2, "overflow": "truncate"},
+			"left": margin, "top": top, "width": inner, "padding": 0, "itemGap": legendGap, "itemWidth": 18,
+			"itemHeight": 10,
+			"data":       names,
+			"textStyle":  object{"fontSize": 12, "color": ink, "width": inner / 2, "overflow": "truncate"},
 		}
 		if _, ok := c.kind.(*gantt); ok {
 			legend["icon"] = "roundRect"

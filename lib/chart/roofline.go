@@ -7,7 +7,7 @@ import (
 	"slices"
 )
 
-// Point is a named point in the plane.
+// Point is an operation in a [Roofline] chart.
 type Point struct {
 	Name string
 	X, Y float64

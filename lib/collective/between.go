@@ -8,10 +8,10 @@ import (
 	"github.com/shardbook/shardbook/lib/autodiff"
 )
 
-// Between declares an axis whose ranks each have their own program and devices, in the graph of one of them. size is
-// the number of ranks, and rank (an int32 scalar) the rank of this one. [Rank], [AxisSize] and [RingShift] then accept
-// the axis like one of the mesh; all other operations panic. A function that calls RingShift along it must be split
-// with xla.NewCut.
+// Between declares an axis between ranks that run separate programs on their own devices. It is called in the graph of
+// each rank; size is the number of ranks and rank, an int32 scalar, this program's rank. [Rank], [AxisSize] and
+// [RingShift] then accept the axis like a mesh axis; all other operations panic. A function that calls RingShift along
+// it must be split with xla.NewCut.
 func Between(g *graph.Graph, axis string, size int, rank *graph.Node) {
 	autodiff.Prepare(g, func(to *graph.Graph) {
 		own := rank

@@ -6,8 +6,8 @@
 // all-reduce among four ranks in each of two groups. With several axes the first is the major one; without axes all
 // axes of the mesh take part.
 //
-// Gradients are those of the sum of all devices' losses. Each operation's comment names its backward pass, which is
-// another operation. If every device computes the same loss, that sum counts it once for each device: see [F] and [G].
+// Gradients are those of the sum of all devices' losses. Each operation's comment names its backward pass. If every
+// device computes the same loss, the sum counts it N times: see [F] and [G].
 //
 // The functions panic on invalid arguments, as GoMLX's do; xla.Program returns that as an error. They work inside While
 // (which has no gradient in GoMLX) and under Checkpoint. All ranks must run the same operations: if a rank waits for

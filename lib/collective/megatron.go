@@ -7,9 +7,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// F and G are f and g of Megatron-LM (Shoeybi et al. 2019, section 3), before and after layers whose weights are
-// sharded over the ranks while their input and output are the same on each rank. After G all ranks compute the same,
-// and the same loss, which then counts once and not once for each rank.
+// F and G are f and g of Megatron-LM (Shoeybi et al. 2019, section 3). They enclose layers whose weights are sharded
+// over the ranks while input and output are the same on each rank. With G the common loss counts once, not once for
+// each rank.
 
 // F is the identity, and sums the gradient over all ranks:
 //
@@ -21,7 +21,7 @@ func F(x *graph.Node, axes ...string) *graph.Node {
 	return graph.IdentityWithCustomGradient(x, func(_, v *graph.Node) *graph.Node { return G(v, axes...) })
 }
 
-// G is the sum over all ranks, and passes the gradient unchanged:
+// G sums x over all ranks, and passes the gradient unchanged:
 //
 //	x[a b] on each of N ranks → [a b], the same on each
 //

@@ -64,7 +64,7 @@ func AllReduce(x *graph.Node, op Op, axes ...string) *graph.Node {
 	return AllReduceEach([]*graph.Node{x}, op, axes...)[0]
 }
 
-// AllReduceEach is AllReduce of several tensors in one operation, for example of all gradients of a model.
+// AllReduceEach reduces several tensors in one all-reduce, for example all gradients of a model.
 func AllReduceEach(xs []*graph.Node, op Op, axes ...string) []*graph.Node {
 	if len(xs) == 0 {
 		return nil
@@ -113,8 +113,8 @@ func productOfOthers(x *graph.Node, axes []string, n int) *graph.Node {
 //
 //	x[a b] on each of N ranks → [a b], the reduction on the root, x elsewhere
 //
-// It is an AllReduce, with the same traffic, since all devices run the same program. Its backward pass for Sum
-// broadcasts the root's gradient, and adds the rank's own on the others.
+// It is an AllReduce, with the same traffic, since all devices run the same program. The backward pass for Sum gives
+// each rank the root's gradient; other ranks add the gradient of their own output.
 func Reduce(x *graph.Node, op Op, root int, axes ...string) *graph.Node {
 	axes, n := along(x.Graph(), "Reduce", axes)
 	checkRoot("Reduce", root, n)

@@ -80,9 +80,9 @@ func (o Op) ring(ranks int) (rounds, share float64, err error) {
 		[]Op{AllReduce, AllGather, ReduceScatter, AllToAll, PointToPoint})
 }
 
-// Time returns the time of an operation by ring over this link, in the α-β model; all-to-all sends its messages one
-// after another. bytes is the size of the buffer that the constants of [Op] name. It returns an error for an invalid
-// link, an unknown operation, fewer than 1 rank and negative bytes.
+// Time returns the time of an operation with the ring algorithm over this link, in the α-β model. An all-to-all sends
+// its messages one after another. bytes is the size of the buffer that the constants of [Op] name. It returns an error
+// for an invalid link, an unknown operation, fewer than 1 rank and negative bytes.
 func (l Link) Time(o Op, bytes float64, ranks int) (Seconds, error) {
 	if err := l.Validate(); err != nil {
 		return 0, err

@@ -15,8 +15,8 @@ const (
 type Step struct {
 	Sequences int // in the batch
 	Length    int // tokens of a sequence; defaults to Model.Context
-	// Causal counts only the scores that a causal mask does not mask: Length·(Length+1)/2 of Length² for each head.
-	// This is what a kernel computes that skips the others. Most papers count all scores, as does the default.
+	// Causal counts only the scores that a causal mask allows, Length·(Length+1)/2 of Length² for each head, like
+	// kernels that skip masked scores. By default all scores count, as in most papers.
 	Causal    bool
 	Recompute Recompute
 }

@@ -2,7 +2,7 @@ package cost
 
 import "fmt"
 
-// Seconds is a time. (A time.Duration ends at 292 years, too short for GPT-3 on one GPU.)
+// Seconds is a duration in seconds. (A time.Duration ends at 292 years, too short for GPT-3 on one GPU.)
 type Seconds float64
 
 const (

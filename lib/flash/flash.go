@@ -13,7 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/autodiff"
 )
 
-// Options of attention. The zero value attends from every query to every key.
+// Options are the options of attention. With the zero value every query attends to every key.
 type Options struct {
 	Mask
 	Scale  float64 // of the scores, positive; defaults to 1/√D

@@ -11,11 +11,11 @@ import (
 // Mask says which keys a query sees: those that all of its conditions allow. Attention skips blocks of keys that no
 // query of a block sees.
 type Mask struct {
-	// Causal: a query sees the keys at its own position and before.
+	// Causal masks later keys: a query sees the keys at its own position and before.
 	Causal bool
 
-	// Window, if not 0: a query sees keys less than Window positions away; with Causal, itself and the Window−1 before
-	// it (sliding-window attention; Beltagy et al. 2020, arXiv:2004.05150, §3.1).
+	// Window, if not 0, masks keys that are Window or more positions away; with Causal, a query sees itself and the
+	// Window−1 positions before it (sliding-window attention; Beltagy et al. 2020, arXiv:2004.05150, §3.1).
 	Window int
 
 	// Positions of the queries (T) and of the keys (S), int32. By default the keys have 0 to S−1 and the queries S−T to
@@ -101,7 +101,7 @@ func (c call) check() error {
 		}
 	}
 	if c.heads()%kv != 0 {
-		return fmt.Errorf("flash: %d query heads are no multiple of %d key heads", c.heads(), kv)
+		return fmt.Errorf("flash: %d query heads are not a multiple of %d key heads", c.heads(), kv)
 	}
 	switch c.q.DType() {
 	case dtypes.Float32, dtypes.Float64, dtypes.BFloat16, dtypes.Float16:

@@ -16,7 +16,7 @@ import (
 type Partial struct{ M, D, O *graph.Node }
 
 // Attend returns the partial attention of queries (B,T,H,D) to keys (B,S,K,D) and values (B,S,K,E). It has no gradient;
-// use [Gradients] for that of the merged result. It panics as [Attention] does.
+// compute the gradients of the merged result with [Gradients]. It panics as [Attention] does.
 func Attend(q, k, v *graph.Node, o Options) Partial {
 	c := newPartialCall(q, k, v, o).stopped()
 	out, m, d := c.forward(c.statistics())
@@ -57,7 +57,7 @@ func Gradients(q, k, v *graph.Node, merged Partial, dOut *graph.Node, o Options)
 	return c.stopped().backward(stop(merged.Output(c.statistics())), stop(merged.M), stop(merged.D), stop(dOut))
 }
 
-// Merge returns the partial attention to the keys of both.
+// Merge returns the partial attention to the keys of both a and b.
 func (a Partial) Merge(b Partial) Partial {
 	m := graph.Max(a.M, b.M)
 	// A query that has seen no key in either has maxima of −∞, whose difference would be NaN.

@@ -30,7 +30,7 @@ func TestErrors(t *testing.T) {
 		{args: with(1, half), want: "of one type"},
 		{args: with(1, f32(3, 7, 2, 8)), want: "want (B,T,H,D), (B,S,K,D) and (B,S,K,E)"},
 		{args: with(2, f32(2, 6, 2, 3)), want: "values (Float32)[2, 6, 2, 3]"},
-		{args: with(0, f32(2, 5, 3, 8)), want: "3 query heads are no multiple of 2 key heads"},
+		{args: with(0, f32(2, 5, 3, 8)), want: "3 query heads are not a multiple of 2 key heads"},
 		{args: with(0, f32(2, 0, 4, 8)), want: "none may be empty"},
 		{args: [3]*tensors.Tensor{tensors.FromShape(shapes.Make(dtypes.Int32, 1, 2, 1, 2)),
 			tensors.FromShape(shapes.Make(dtypes.Int32, 1, 2, 1, 2)), tensors.FromShape(shapes.Make(dtypes.Int32, 1, 2,

@@ -13,17 +13,18 @@ import (
 	"time"
 )
 
-// ownGroup gives a command a process group, which is killed with it when its context ends.
+// ownGroup runs a command in its own process group, and kills the group when the command's context ends.
 func ownGroup(cmd *exec.Cmd) *exec.Cmd {
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	cmd.WaitDelay = time.Second // for those that left the group and hold the output
+	cmd.WaitDelay = time.Second // for processes that left the group and hold the output open
 	return cmd
 }
 
-// killMarked kills this user's processes on this machine that have a setting in their environment, which they
-// inherited, but for this one. Ranks have process groups of their own, and outlive mpirun when it is killed. Without
-// /proc it finds none. Root could kill those of others too, who can write any setting into their environment.
+// killMarked kills this user's processes on this machine, except this one, that inherited a setting in their
+// environment. Ranks have process groups of their own, and outlive mpirun when it is killed. It needs /proc and does
+// nothing without. As root it could also kill processes of others, who can put any setting into their environment, so
+// it selects by user.
 func killMarked(setting string) {
 	paths, _ := filepath.Glob("/proc/[0-9]*/environ")
 	for _, path := range paths {
@@ -38,7 +39,7 @@ func killMarked(setting string) {
 	}
 }
 
-// ours reports whether a process, of which this is the folder in /proc, was started by this process's user.
+// ours reports whether the process with this folder in /proc was started by this process's user.
 func ours(process string) bool {
 	status, _ := os.ReadFile(filepath.Join(process, "status"))
 	_, ids, _ := bytes.Cut(status, []byte("\nUid:"))
@@ -47,7 +48,7 @@ func ours(process string) bool {
 	return err == nil && uid == os.Getuid()
 }
 
-// tail is the last line that a program wrote, if it is not too long.
+// tail is the last line that a program wrote, unless it is too long.
 type tail struct {
 	mu   sync.Mutex
 	text []byte

@@ -12,13 +12,13 @@ import (
 	"strings"
 )
 
-// maxSlots is far more than a host has; it keeps sums of slots from overflowing.
+// maxSlots is far more than a host has; it prevents overflow of sums.
 const maxSlots = 1 << 16
 
-// hostName leaves out what mpirun's lists and agents would take for something else: colons, commas, options.
+// hostName excludes characters with a meaning to mpirun or ssh: colons, commas, leading hyphens.
 var hostName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9._-]*$`)
 
-// hostList collects hosts in the order of their first mention. As for Open MPI, one that is named again has more slots.
+// hostList collects hosts in the order of their first mention. As in Open MPI, slots of a repeated host add up.
 type hostList []Host
 
 func (l *hostList) add(name, slots string) error {
@@ -44,9 +44,8 @@ func (l *hostList) add(name, slots string) error {
 	return nil
 }
 
-// ParseHostfile reads a hostfile as Open MPI has them: a host in each line, with slots=N behind its name, or 1 slot.
-// What follows # is a comment; max_slots is ignored. A host that is named again has more slots. An error has the line's
-// number.
+// ParseHostfile reads a hostfile of Open MPI: a host per line, followed by slots=N (default 1). # starts a comment;
+// max_slots is ignored. The slots of a repeated host add up. Errors have the line's number.
 func ParseHostfile(r io.Reader) ([]Host, error) {
 	var hosts hostList
 	lines := bufio.NewScanner(r)
@@ -61,7 +60,7 @@ func ParseHostfile(r io.Reader) ([]Host, error) {
 			key, value, ok := strings.Cut(field, "=")
 			switch {
 			case !ok || value == "" || key != "slots" && key != "max_slots" && key != "max-slots":
-				return nil, fmt.Errorf("line %d: %.80q behind host %.80q: want slots=N", n, field, fields[0])
+				return nil, fmt.Errorf("line %d: %.80q after host %.80q: want slots=N", n, field, fields[0])
 			case key == "slots":
 				slots = value
 			}
@@ -79,7 +78,7 @@ func ParseHostfile(r io.Reader) ([]Host, error) {
 	return hosts, nil
 }
 
-// ParseHosts reads a list such as a:2,b:1; a host with no number has 1 slot, and one that is named again has more.
+// ParseHosts reads a list such as a:2,b:1 of hosts and slots (default 1). The slots of a repeated host add up.
 func ParseHosts(text string) ([]Host, error) {
 	var hosts hostList
 	for _, item := range strings.Split(text, ",") {
@@ -94,9 +93,8 @@ func ParseHosts(text string) ([]Host, error) {
 	return hosts, nil
 }
 
-// Discover runs a script that prints the hosts there are now, one a line as NAME or NAME:SLOTS, such as the MPI
-// Operator's discover_hosts.sh. Where it says no slots, a host has as many as in the list of known ones, else 1. It may
-// print none.
+// Discover runs a script that prints the available hosts, one per line, as NAME or NAME:SLOTS, such as the MPI
+// Operator's discover_hosts.sh. Slots default to those of the host in known, else to 1. The list may be empty.
 func Discover(ctx context.Context, script string, known []Host) ([]Host, error) {
 	output, err := output(ctx, script)
 	if err != nil {
@@ -119,7 +117,7 @@ func Discover(ctx context.Context, script string, known []Host) ([]Host, error) 
 	return hosts, nil
 }
 
-// output runs a short program and returns what it prints; the error has what it said.
+// output runs a short program and returns its standard output; the error includes its standard error.
 func output(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := ownGroup(exec.CommandContext(ctx, name, args...))
 	var said tail

@@ -24,7 +24,7 @@ func TestParseHostfile(t *testing.T) {
 		{"a slots=", `"slots="`},
 		{"a slots=65537", `"65537" slots`},
 		{"a slots=40000\na slots=40000", "80000 slots in all"},
-		{"a 2", `"2" behind host "a": want slots=N`},
+		{"a 2", `"2" after host "a": want slots=N`},
 		{"a:2", `"a:2" is no host name`},
 		{"-oProxyCommand=x", "is no host name"},
 		{"user@a", "user"},

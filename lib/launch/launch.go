@@ -1,22 +1,21 @@
-// Package launch supervises a job of ranks under mpirun: it starts the job on the hosts that answer, and starts it
-// again from its checkpoint when a rank or a host fails.
+// Package launch supervises a job of ranks under mpirun, as torchrun does: it starts the job on the hosts that answer,
+// and restarts it from its checkpoint when a rank or a host fails.
 //
-// The parts are data and small functions. [Host] lists come from a hostfile ([ParseHostfile]), a list ([ParseHosts]), a
-// Slurm allocation ([Slurm]) or a script ([Discover]); [Probe] says which of them answer; [MPIRun] is mpirun's command
-// line; [Start] runs it; and [Supervise] repeats that until the job is done, or is not worth another start.
+// [Host] lists come from a hostfile ([ParseHostfile]), a list ([ParseHosts]), a Slurm allocation ([Slurm]) or a script
+// ([Discover]). [Probe] finds those that answer, [MPIRun] builds mpirun's command line, [Start] runs it, and
+// [Supervise] repeats this until the job is done or a restart would not help.
 //
 // # What Open MPI leaves to do
 //
-// No MPI call returns an error when a host fails, and mpirun may hang then. So mpirun is told to notice failed daemons
-// by itself, within about eight seconds; whoever supervises it waits a grace time after the first sign of trouble, and
-// then kills it with all that it started here. Daemons on other hosts end when they lose mpirun.
+// No MPI call returns an error when a host fails, and mpirun may hang then. So mpirun is set to detect failed daemons
+// within about eight seconds; the supervisor waits a grace time after the first sign of trouble, and then kills mpirun
+// and all processes that it started on this machine. Daemons on other hosts end when their connection to mpirun closes.
 //
 // # Exit statuses
 //
-// A job ends with 0 when it is done, with 75 (EX_TEMPFAIL in sysexits.h) where a rank saw that another failed, and
-// with 1 where something is wrong that another start would not mend. mpirun passes the status of the first rank that
-// failed on; it has 128 and the signal's number where a rank was killed, and statuses of its own from 128 up where a
-// daemon failed.
+// A job ends with 0 when it is done, with 75 (EX_TEMPFAIL in sysexits.h) if a rank detected that another failed, and
+// with 1 for an error that a restart would not solve. mpirun returns the status of the first rank that failed: 128 plus
+// the signal's number for a killed rank, and its own statuses from 128 up for a failed daemon.
 package launch
 
 import (
@@ -25,7 +24,7 @@ import (
 	"strings"
 )
 
-// Again is the exit status of what is worth another start, EX_TEMPFAIL in sysexits.h.
+// Again is the exit status of a job that a restart may finish, EX_TEMPFAIL in sysexits.h.
 const Again = 75
 
 // Host is a machine that ranks can run on.
@@ -34,10 +33,10 @@ type Host struct {
 	Slots int // ranks that it takes, at least 1
 }
 
-// String returns the host as mpirun's --host has it.
+// String returns the host in the format of mpirun's --host.
 func (h Host) String() string { return fmt.Sprintf("%s:%d", h.Name, h.Slots) }
 
-// Local says whether the host is this machine, by its name or as localhost.
+// Local reports whether the host is this machine, by its name or as localhost.
 func (h Host) Local() bool {
 	own, _ := os.Hostname()
 	short, _, _ := strings.Cut(own, ".")
@@ -52,7 +51,7 @@ func Slots(hosts []Host) (n int) {
 	return n
 }
 
-// list is the hosts as mpirun's --host has them.
+// list returns the hosts in the format of mpirun's --host.
 func list(hosts []Host) string {
 	names := make([]string, len(hosts))
 	for i, h := range hosts {
@@ -61,9 +60,9 @@ func list(hosts []Host) string {
 	return strings.Join(names, ",")
 }
 
-// Error is why a job was not finished.
+// Error says why a job did not finish.
 type Error struct {
-	// Status is the exit status to pass on: Again where the same job can be continued later, otherwise that of the job.
+	// Status is the exit status to return: Again if the job can be continued later, otherwise the job's own.
 	Status int
 	Err    error
 }

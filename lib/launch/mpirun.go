@@ -5,26 +5,26 @@ import (
 	"strconv"
 )
 
-// MPIRun is how mpirun is called.
+// MPIRun has the settings of mpirun.
 type MPIRun struct {
-	// Interface is the network that ranks and daemons talk over: a name, such as eth0, or a CIDR; "" is any.
+	// Interface is the network for ranks and daemons: a name, such as eth0, or a CIDR; "" means any.
 	Interface string
-	// Agent is plm_rsh_agent, by which daemons are started; "" leaves it to Open MPI.
+	// Agent is plm_rsh_agent, the program that starts daemons; "" means Open MPI's default.
 	Agent string
 	// Env are the names of environment variables that ranks get.
 	Env []string
-	// Extra are further arguments, which come last and so win.
+	// Extra are further arguments. They come last, so they override the others.
 	Extra []string
-	// CPUs is how many this machine has.
+	// CPUs is the number of CPUs of this machine.
 	CPUs int
 }
 
-// Args returns mpirun's arguments for a number of ranks of a command on the hosts.
+// Args returns mpirun's arguments that run a command as a number of ranks on the hosts.
 func (m MPIRun) Args(hosts []Host, ranks int, command []string) []string {
-	// else a rank's threads share one core
+	// Otherwise all threads of a rank share one core.
 	args := []string{"-n", strconv.Itoa(ranks), "--host", list(hosts), "--bind-to", "none"}
 	set := func(name, value string) { args = append(args, "--mca", name, value) }
-	// A daemon that is cut off is noticed within 3 s of silence and 3 questions, 1 s apart. Otherwise mpirun hangs.
+	// Detect a disconnected daemon after 3 s of silence and 3 probes, 1 s apart. Otherwise mpirun hangs.
 	set("oob_tcp_keepalive_time", "3")
 	set("oob_tcp_keepalive_intvl", "1")
 	set("oob_tcp_keepalive_probes", "3")
@@ -40,7 +40,7 @@ func (m MPIRun) Args(hosts []Host, ranks int, command []string) []string {
 		}
 	}
 	if m.Agent != "" {
-		set("plm", "rsh") // also where there is Slurm, whose own way would come first
+		set("plm", "rsh") // also under Slurm, whose launcher would be preferred
 		set("plm_rsh_agent", m.Agent)
 	}
 	if len(hosts) == 1 && hosts[0].Local() && hosts[0].Slots > m.CPUs {

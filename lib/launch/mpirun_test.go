@@ -11,14 +11,16 @@ import (
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
-// Under mpirun itself, ranks that fail once with the status of a lost rank are started again, and end well.
+// Under mpirun itself, ranks that fail once with the status of a failed rank are started again, and end well.
 func TestMPIRun(t *testing.T) {
 	systest.OpenMPI(t)
 	defer systest.NoLeaks(t)()
 	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT", "1")
 	t.Setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1")
 	file := filepath.Join(t.TempDir(), "began")
-	rank := script(t, "rank", `[ -e $1.$OMPI_COMM_WORLD_RANK ] && { echo rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE; exit 0; }
+	rank := script(t, "rank", `[ -e $1.$OMPI_COMM_WORLD_RANK ] && {
+echo rank $OMPI_COMM_WORLD_RANK of $OMPI_COMM_WORLD_SIZE
+exit 0; }
 >$1.$OMPI_COMM_WORLD_RANK
 until [ -e $1.0 ] && [ -e $1.1 ]; do sleep 0.01; done
 exit 75

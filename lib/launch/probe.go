@@ -11,17 +11,18 @@ import (
 	"time"
 )
 
-// Silent is a host that did not answer, and why.
+// Silent is a host that did not answer, and the reason.
 type Silent struct {
 	Host
 	Err error
 }
 
-// Agent is how a command is run on another host.
+// Agent returns the command that runs another one on a host.
 type Agent func(host string) []string
 
-// ShellAgent takes what Open MPI takes as plm_rsh_agent: a program with arguments, which is given the host and the
-// command. Behind colons, Open MPI has alternatives, of which this is the first. For ssh, it never asks for a password.
+// ShellAgent returns the agent for a value of Open MPI's plm_rsh_agent: a program with arguments, to which the host and
+// the command are appended. Of alternatives separated by colons it uses the first. It never lets ssh ask for a
+// password.
 func ShellAgent(command string) Agent {
 	first, _, _ := strings.Cut(command, " : ")
 	words := strings.Fields(first)
@@ -35,13 +36,13 @@ func ShellAgent(command string) Agent {
 	return func(host string) []string { return append(words[:len(words):len(words)], host) }
 }
 
-// SlurmAgent is srun beside other steps of the allocation.
+// SlurmAgent runs a command with srun, beside other steps of the allocation.
 func SlurmAgent(host string) []string {
 	return []string{"srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=" + host}
 }
 
-// Probe runs true on all hosts but this one at once, and returns, in the order of hosts, those that answered within the
-// deadline and those that did not.
+// Probe runs the command true on all hosts but this one concurrently. It returns those that answered within the
+// deadline and those that did not, in the order of hosts.
 func Probe(ctx context.Context, hosts []Host, agent Agent, deadline time.Duration) (live []Host, silent []Silent) {
 	failed := make([]error, len(hosts))
 	var all sync.WaitGroup
@@ -61,7 +62,7 @@ func Probe(ctx context.Context, hosts []Host, agent Agent, deadline time.Duratio
 	return live, silent
 }
 
-// ask runs true by an agent's command.
+// ask runs true through an agent.
 func ask(ctx context.Context, agent []string, deadline time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, deadline, fmt.Errorf("no answer within %v", deadline))
 	defer cancel()
@@ -70,7 +71,7 @@ func ask(ctx context.Context, agent []string, deadline time.Duration) error {
 	cmd.Stderr = &said
 	err := cmd.Run()
 	switch {
-	case err == nil || errors.Is(err, exec.ErrWaitDelay): // it ended well, and something that it started goes on
+	case err == nil || errors.Is(err, exec.ErrWaitDelay): // it succeeded, and a process that it started still runs
 		return nil
 	case ctx.Err() != nil:
 		return context.Cause(ctx)

@@ -83,9 +83,7 @@ func TestArgs(t *testing.T) {
 			Extra: []string{"--tag-output"}},
 			[]Host{{"a", 2}, {"b", 1}}, "-n 3 --host a:2,b:1 " + always + " --mca pml ob1 --mca btl tcp,self " +
 				"--mca oob_tcp_if_include 10.0.0.0/24 --mca btl_tcp_if_include 10.0.0.0/24 --mca plm rsh --mca " +
-				"plm_rsh_agent my " +
-				"agent " +
-				"-x A -x B --tag-output p train"},
+				"plm_rsh_agent my agent -x A -x B --tag-output p train"},
 	} {
 		if got := strings.Join(test.m.Args(test.hosts, 3, []string{"p", "train"}), " "); got != test.want {
 			t.Errorf("%v:\n%s, want\n%s", test.hosts, got, test.want)

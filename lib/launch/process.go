@@ -12,24 +12,24 @@ import (
 	"syscall"
 )
 
-// Process is a job that runs.
+// Process is a running job.
 type Process interface {
-	// Done is closed when it has ended, and nothing of it is left on this machine.
+	// Done is closed when the job has ended and none of its processes is left on this machine.
 	Done() <-chan struct{}
-	// Status is its exit status, once it is done; 128 and the signal's number if it was killed.
+	// Status is the job's exit status after Done; 128 plus the signal's number if it was killed.
 	Status() int
-	// Trouble is closed at the first sign that it will have to end. It may never be.
+	// Trouble is closed at the first sign that the job will fail. It may never be closed.
 	Trouble() <-chan struct{}
-	// Interrupt asks it to save and to end.
+	// Interrupt asks the job to save a checkpoint and end.
 	Interrupt()
-	// Kill ends it at once.
+	// Kill ends the job immediately.
 	Kill()
 }
 
-// envMark is in the environment of all that a job starts.
+// envMark is an environment variable that all processes of a job inherit.
 const envMark = "SHARDBOOK_LAUNCH"
 
-// mpirun is a Process.
+// mpirun implements Process.
 type mpirun struct {
 	cmd     *exec.Cmd
 	mark    string
@@ -38,8 +38,8 @@ type mpirun struct {
 	status  int
 }
 
-// Start runs mpirun, or another program, in a process group of its own. Its output is passed on as it comes; a line of
-// stderr that matches the pattern is a sign of trouble.
+// Start runs mpirun, or another program, in its own process group, and copies its output to stdout and stderr. A line
+// of stderr that matches the pattern closes Trouble.
 func Start(program string, args []string, stdout, stderr io.Writer, trouble *regexp.Regexp) (Process, error) {
 	p := &mpirun{cmd: ownGroup(exec.Command(program, args...)), done: make(chan struct{}), trouble: make(chan struct{})}
 	p.cmd.Cancel = nil // it has no context
@@ -74,8 +74,8 @@ func (p *mpirun) Status() int { return p.status }
 
 func (p *mpirun) Trouble() <-chan struct{} { return p.trouble }
 
-// Interrupt sends mpirun SIGUSR1, which it forwards to all ranks. On SIGTERM it would kill them one second later,
-// whether they have saved or not, and would wait that second for each if it were told to wait longer.
+// Interrupt sends mpirun SIGUSR1, which it forwards to all ranks. SIGTERM would kill the ranks one second later, before
+// they have saved.
 func (p *mpirun) Interrupt() { p.cmd.Process.Signal(syscall.SIGUSR1) }
 
 func (p *mpirun) Kill() {
@@ -83,15 +83,15 @@ func (p *mpirun) Kill() {
 	killMarked(p.mark)
 }
 
-// maxLine is how much of a line is compared with a pattern.
+// maxLine is the number of bytes of a line that are compared with a pattern.
 const maxLine = 1000
 
-// lineWatch passes bytes on and looks at the lines in them.
+// lineWatch copies its input and searches its lines for a pattern.
 type lineWatch struct {
 	to      io.Writer
 	pattern *regexp.Regexp
 	found   func()
-	line    []byte // the one that has begun
+	line    []byte // the incomplete last line
 }
 
 func (w *lineWatch) Write(p []byte) (int, error) {

@@ -60,8 +60,7 @@ func TestProcess(t *testing.T) {
 	defer systest.NoLeaks(t)()
 	var out, noise buffer
 	p, err := Start("/bin/sh", []string{"-c", "trap 'echo saved; exit 7' USR1; echo ready; echo rank 1 lost >&2; " +
-		"while " +
-		":; do sleep 0.01; done"},
+		"while :; do sleep 0.01; done"},
 		&out, &noise, trouble)
 	if err != nil {
 		t.Fatal(err)

@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// InSlurm says whether this process runs in an allocation of Slurm.
+// InSlurm reports whether this process runs in a Slurm allocation.
 func InSlurm() bool { return os.Getenv("SLURM_JOB_NODELIST") != "" }
 
-// Slurm returns the hosts of the allocation that this process runs in: the nodes of SLURM_JOB_NODELIST, which scontrol
-// expands, with the tasks of SLURM_TASKS_PER_NODE as slots.
+// Slurm returns the hosts of this process's allocation: the nodes of SLURM_JOB_NODELIST, expanded by scontrol, with the
+// tasks of SLURM_TASKS_PER_NODE as slots.
 func Slurm(ctx context.Context) ([]Host, error) {
 	nodes := os.Getenv("SLURM_JOB_NODELIST")
 	if nodes == "" {
-		return nil, fmt.Errorf("SLURM_JOB_NODELIST is not set: this is no allocation of Slurm")
+		return nil, fmt.Errorf("SLURM_JOB_NODELIST is not set: run inside a Slurm allocation (sbatch, salloc)")
 	}
 	text, err := output(ctx, "scontrol", "show", "hostnames", nodes)
 	if err != nil {

@@ -8,43 +8,43 @@ import (
 	"time"
 )
 
-// Progress is how far a job is, in steps that were made.
+// Progress counts the completed steps of a job.
 type Progress struct {
 	Saved   int // by the newest checkpoint; 0 if there is none
 	Reached int // before the job ended; less than Saved where that is not known
 }
 
-// Config is a job and how to supervise it. Its functions are called one at a time, but for Probe.
+// Config is a job and how to supervise it. Its functions are not called concurrently, except Probe.
 type Config struct {
-	// Hosts returns the hosts there are. It is asked before every start.
+	// Hosts returns the available hosts. It is called before every start.
 	Hosts func(ctx context.Context) ([]Host, error)
-	// Probe says which hosts answer, within some seconds.
+	// Probe returns which hosts answer and which do not. It should take a few seconds at most.
 	Probe func(ctx context.Context, hosts []Host) (live []Host, silent []Silent)
-	// Ranks returns the largest world, of at most this many ranks, that can do the job.
+	// Ranks returns the largest number of ranks, at most slots, on which the job can run.
 	Ranks func(slots int) (int, error)
-	// Progress looks how far the job is.
+	// Progress returns the job's progress.
 	Progress func() (Progress, error)
-	// Start starts the job on hosts, from a step that is saved or from the beginning, 0.
+	// Start starts the job on hosts, from a saved step, or 0 for the beginning.
 	Start func(hosts []Host, ranks, from int) (Process, error)
 	// MinHosts is the smallest number of hosts to start on.
 	MinHosts int
-	// Restarts is how often the job is started again with no new checkpoint in between.
+	// Restarts is the maximum number of restarts without a new checkpoint in between.
 	Restarts int
-	// Grace is how long a job may take to end once it is in trouble or has been interrupted, or a host has fallen
-	// silent. Must be positive.
+	// Grace is the time in which a job must end after a sign of trouble, an interrupt, or a host that stopped
+	// answering. It must be positive.
 	Grace time.Duration
-	// Pause is how long to wait before the n-th start with no new checkpoint in between; nil is half a second to one,
-	// doubled each time, up to a minute.
+	// Pause returns the time to wait before the n-th restart without a new checkpoint. It defaults to a random 0.5 to 1
+	// s, doubled each time, up to a minute.
 	Pause func(n int) time.Duration
 	// Say prints a line.
 	Say func(line string)
 }
 
-// Supervise starts a job until it ends well, and returns nil then. A job of which a rank or a host failed is started again,
-// from its newest checkpoint, on the hosts that answer. So is one that ended with another status than 1 and has a new
-// checkpoint: what happened once in many steps need not happen again.
+// Supervise runs a job until it succeeds, and then returns nil. If a rank or a host fails, it restarts the job from the
+// newest checkpoint on the hosts that answer. It also restarts a job that ended with another status than 1 and has a
+// new checkpoint, since a rare failure may not repeat.
 //
-// When ctx ends the job is interrupted, and has the grace time to save and to end. Errors are of type [*Error].
+// When ctx ends, Supervise interrupts the job, which has the grace time to save and end. Errors are of type [*Error].
 func Supervise(ctx context.Context, c Config) error {
 	s := &supervisor{Config: c}
 	if s.Pause == nil {
@@ -69,7 +69,8 @@ func Supervise(ctx context.Context, c Config) error {
 	}
 }
 
-// pause is the usual Config.Pause. Its jitter keeps jobs that failed together apart.
+// pause is the default of Config.Pause. Its jitter keeps jobs that failed at the same time from restarting at the same
+// time.
 func pause(n int) time.Duration {
 	full := min(time.Minute, time.Second<<min(n-1, 6))
 	return full/2 + rand.N(full/2)
@@ -79,7 +80,7 @@ func interrupted(when string) error {
 	return &Error{Again, fmt.Errorf("interrupted %s: the same command continues from there", when)}
 }
 
-// supervisor is a job that is supervised.
+// supervisor is the state of Supervise.
 type supervisor struct {
 	Config
 	repeat []string // for each restart, how many steps are repeated
@@ -89,7 +90,7 @@ type supervisor struct {
 
 func (s *supervisor) say(format string, args ...any) { s.Say(fmt.Sprintf(format, args...)) }
 
-// once starts the job and waits for its end. again says that it is worth another start, and err why.
+// once starts the job and waits for its end. again reports whether to restart it; err is the reason.
 func (s *supervisor) once(ctx context.Context) (again bool, err error) {
 	hosts, silent, err := s.live(ctx)
 	if err != nil {
@@ -97,7 +98,7 @@ func (s *supervisor) once(ctx context.Context) (again bool, err error) {
 	}
 	ranks, err := s.Ranks(Slots(hosts))
 	switch {
-	case err != nil && len(silent) > 0: // with them it may be done
+	case err != nil && len(silent) > 0: // they may make it possible
 		return false, &Error{Again, fmt.Errorf("%s: %w; %s did not answer", list(hosts), err, names(silent))}
 	case err != nil:
 		return false, &Error{1, fmt.Errorf("%s: %w", list(hosts), err)}
@@ -154,7 +155,7 @@ func (s *supervisor) live(ctx context.Context) (live []Host, silent []Silent, er
 	return live, silent, nil
 }
 
-// judge says whether a job that ended with a status is worth another start.
+// judge decides whether a job that ended with a status is restarted.
 func (s *supervisor) judge(ctx context.Context, status int, killed error, hosts []Host, progress bool) (bool, error) {
 	ended := fmt.Errorf("the job ended with status %d", status)
 	switch {
@@ -169,7 +170,7 @@ func (s *supervisor) judge(ctx context.Context, status int, killed error, hosts 
 	return false, &Error{status, fmt.Errorf("%w, and no rank or host failed: see what the ranks say", ended)}
 }
 
-// summary is the last line of a job that is done.
+// summary prints the last line of a finished job.
 func (s *supervisor) summary() {
 	if len(s.repeat) == 0 {
 		s.say("done at the first start")

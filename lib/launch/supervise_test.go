@@ -142,7 +142,7 @@ func TestSupervise(t *testing.T) {
 	}{
 		{"well", &world{plays: []act{{saved: 9}}}, []string{"a:2,b:2,c:1 4 0"},
 			[]string{"start 1: hosts a:2,b:2,c:1, ranks 4, from step 0", "done at the first start"}, 0, ""},
-		{"a lost host", &world{plays: []act{{saved: 4, reached: 7, status: Again, loses: []string{"b"}}, {saved: 9}}},
+		{"a failed host", &world{plays: []act{{saved: 4, reached: 7, status: Again, loses: []string{"b"}}, {saved: 9}}},
 			[]string{"a:2,b:2,c:1 4 0", "a:2,c:1 2 4"},
 			[]string{"status 75", "host b is left out: no answer", "start 2: hosts a:2,c:1, ranks 2, from step 4",
 				"the restarts repeated 3 steps"}, 0, ""},
@@ -169,8 +169,8 @@ func TestSupervise(t *testing.T) {
 			Again, "c:1: want 2 ranks; a, b did not answer"},
 		{"no start", &world{}, []string{"a:2,b:2,c:1 4 0"}, nil, 1, "no more starts"},
 		{"mpirun hangs after a failure", &world{plays: []act{{lasts: forever, fails: true}, {saved: 9}}},
-			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0"}, []string{"its ranks failed, and mpirun did not end within " +
-				"30s"}, 0,
+			[]string{"a:2,b:2,c:1 4 0", "a:2,b:2,c:1 4 0"}, []string{"its ranks failed, and mpirun did not end " +
+				"within 30s"}, 0,
 			""},
 		{"mpirun ends after a failure", &world{plays: []act{{lasts: 20 * time.Second, fails: true, status: 75},
 			{saved: 9}}},

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// watch waits for the end of a job, and sees to it that it comes: within the grace time after a sign of trouble, after
-// a host fell silent, or after ctx ended, it kills the job. The error says why it did.
+// watch waits for the end of a job, and kills it if it does not end within the grace time after a sign of trouble,
+// after a host stopped answering, or after ctx ended. The error says why it was killed.
 func watch(ctx context.Context, c Config, p Process, hosts []Host) error {
 	asking, stop := context.WithCancel(context.WithoutCancel(ctx))
 	answers := make(chan []Silent, 1)
@@ -25,7 +25,7 @@ func watch(ctx context.Context, c Config, p Process, hosts []Host) error {
 		defer ticker.Stop()
 		tick = ticker.C
 	}
-	var silence, ending <-chan time.Time // when patience is at its end: with hosts, with the job
+	var silence, ending <-chan time.Time // deadlines for silent hosts and for the job to end
 	interrupt, trouble, why := ctx.Done(), p.Trouble(), ""
 	for {
 		select {
@@ -66,7 +66,7 @@ func watch(ctx context.Context, c Config, p Process, hosts []Host) error {
 	}
 }
 
-// kill ends a job and says why.
+// kill ends a job and returns an error with the reason.
 func kill(p Process, why string, grace time.Duration) error {
 	p.Kill()
 	<-p.Done()

@@ -48,9 +48,8 @@ func Estimate(s Setup) (Ledger, error) {
 	return l, nil
 }
 
-// OfParameters lists the memory of parameters, gradients and optimizer states for a model of n parameters of which
-// nothing else is known. It ignores Setup.Model. It returns an error for settings that depend on the parameters'
-// shapes.
+// OfParameters lists the memory of parameters, gradients and optimizer states for a model of n parameters whose shapes
+// are unknown. It ignores Setup.Model. It returns an error for settings that depend on the parameters' shapes.
 func OfParameters(n int64, s Setup) (Ledger, error) {
 	if n < 1 {
 		return Ledger{}, fmt.Errorf("memest: the number of parameters is %d: give at least 1", n)

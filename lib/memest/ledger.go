@@ -6,7 +6,7 @@ import (
 	"slices"
 )
 
-// Kind is what a line's memory is for.
+// Kind is the purpose of a line's memory.
 type Kind string
 
 // The kinds in the order in which a ledger lists them.
@@ -33,7 +33,8 @@ type Item struct {
 	Name string `json:"name"`
 	// Count is the number of such tensors or buffers, for example one for each block and micro-batch.
 	Count int64 `json:"count"`
-	// Formula computes the bytes of one, with the names of the package comment. Values are the values of these names.
+	// Formula computes the bytes of one tensor or buffer, with the names of the package comment. Values lists the names
+	// with their values.
 	Formula string `json:"formula"`
 	Values  string `json:"values,omitempty"`
 	Bytes   int64  `json:"bytes"` // of all together

@@ -17,7 +17,7 @@
 //	              the up projection alone, or the attention output and the sum after it; and two plans of a model with
 //	              ReLU, RMSNorm and no biases: whole blocks, and one from recompute.Choose
 //
-// -5% to +5%    Planned, the passes of one micro-batch on one device: 7 runs in float32, with no formula of their own
+//	-5% to +5%    Planned, passes of one micro-batch on one device: 7 runs in float32, with no formula of their own
 //
 //	-25% to +5%   Planned: 3 runs in bfloat16, where XLA's programs for CPUs save more of GELU than custom kernels
 //	              need to, and 1 of 32 tokens

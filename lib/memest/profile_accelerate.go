@@ -5,8 +5,8 @@ import "fmt"
 // Accelerate computes memory as Hugging Face's accelerate estimate-memory does (accelerate/commands/estimate.py,
 // 0.30.0). It prints units of 2¹⁰, 2²⁰ and 2³⁰ bytes as KB, MB and GB, and ignores activations.
 type Accelerate struct {
-	// Size is the bytes of the model in float32, with buffers such as tables of rotary positions. It is that of
-	// transformers' AutoModel, which has no head.
+	// Size is the bytes of the model in float32, without the head (as transformers' AutoModel), but with buffers such
+	// as tables of rotary positions.
 	Size  int64
 	DType string // "float32" or "float16"
 }

@@ -70,8 +70,8 @@ func (k Korthikanti) Layer() ([]Item, error) {
 	return k.vars().published("Korthikanti et al. 2022, §4.1 and table 2", k.layer(1)...)
 }
 
-// FirstStage lists the activations that a device of the first pipeline stage saves, which saves the most: L/p layers
-// for p micro-batches, so as much as all L layers for any number of stages (§4.2.3), and those outside the layers
+// FirstStage lists the activations that a device of the first pipeline stage saves (the stage that saves most): those
+// of L/p layers for p micro-batches, so as many as of all L layers for one (§4.2.3), and those outside the layers
 // (§4.3). It returns an error for an invalid field.
 func (k Korthikanti) FirstStage() ([]Item, error) {
 	k = k.withDefaults()

@@ -15,7 +15,7 @@ type Notes struct {
 	Precision int // p, bytes of an activation
 }
 
-// Reading is one of the formulas for activations in the notes, which contradict each other.
+// Reading is one of the formulas for activations in the notes. They contradict each other.
 type Reading string
 
 const (

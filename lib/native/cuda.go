@@ -43,9 +43,8 @@ func findCUDA() ([]string, error) {
 			return []string{path}, nil
 		}
 	}
-	return nil, errors.New("native: there is no nvcc on the PATH nor in /usr/local/cuda: install the CUDA toolkit, or " +
-		"" +
-		"set NVCC to its compiler")
+	return nil, errors.New("native: there is no nvcc on the PATH nor in /usr/local/cuda: install the CUDA toolkit, " +
+		"or set NVCC to its compiler")
 }
 
 // gpus lists the models of this machine's GPUs, read from /proc.

@@ -52,10 +52,9 @@ func normGraph(in []*graph.Node) []*graph.Node {
 	return []*graph.Node{y, graph.Reshape(rstd, x.Shape().Dimensions[:last]...)}
 }
 
-// bound is on the distance of two layer norms in float32 of normal numbers in rows of up to 1000: sums of that many have
-// errors of n·2⁻²⁴ at worst and √n·2⁻²⁴ in practice (Higham, Accuracy and Stability of Numerical Algorithms, section
-// 4.2), that is 2e-6
-// relative to sums that are about 1; y is at most about 5·|scale| + |shift| ≤ 20.
+// bound limits the difference of two layer norms in float32, of normal numbers in rows of up to 1000. Sums of n numbers
+// have errors of n·2⁻²⁴ at worst and √n·2⁻²⁴ in practice (Higham, Accuracy and Stability of Numerical Algorithms,
+// section 4.2): 2e-6 relative to sums of about 1; y is at most about 5·|scale| + |shift| ≤ 20.
 const bound = 1e-4
 
 func near(t *testing.T, what string, got, want []float32) {

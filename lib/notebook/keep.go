@@ -94,7 +94,7 @@ func kept(name string, into reflect.Value) error {
 func notKept(s store, name string) error {
 	names, err := s.names()
 	if err != nil {
-		return fmt.Errorf("%w under %q, and the kept names cannot be listed: %w", errNotKept, name, err)
+		return fmt.Errorf("%w under %q, and the saved names cannot be listed: %w", errNotKept, name, err)
 	}
 	list := "nothing"
 	if len(names) > 0 {

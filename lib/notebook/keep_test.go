@@ -217,7 +217,7 @@ func TestKeptOfTypeDeclaredAnew(t *testing.T) {
 		if err := keepFirst(); err != nil {
 			t.Fatal(err)
 		}
-		if err := readSecond(); err == nil || !strings.Contains(err.Error(), "declared anew") {
+		if err := readSecond(); err == nil || !strings.Contains(err.Error(), "declared again") {
 			t.Errorf("got %v", err)
 		}
 	})

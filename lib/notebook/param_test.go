@@ -30,7 +30,8 @@ func TestParam(t *testing.T) {
 
 	lookup(t, "name", 8, 8, `notebook: parameter "name" is set to "mesh", which is not a whole number (int) such as 8`)
 	lookup(t, "rate", 8, 8, `notebook: parameter "rate" is set to "1e-3", which is not a whole number (int) such as 8`)
-	lookup(t, "name", 0.5, 0.5, `notebook: parameter "name" is set to "mesh", which is not a number (float64) such as 0.5`)
+	lookup(t, "name", 0.5, 0.5,
+		`notebook: parameter "name" is set to "mesh", which is not a number (float64) such as 0.5`)
 	lookup(t, "huge", 0.5, 0.5,
 		`notebook: parameter "huge" is set to "1e999", which is not a number (float64) such as 0.5: it is out of range`)
 	lookup(t, "name", true, true, `notebook: parameter "name" is set to "mesh", which is not true or false (bool)`)

@@ -82,9 +82,8 @@ func (r deviceRun) step(step int) (float64, error) {
 	return m.Loss, err
 }
 
-// TestCheckpoints passes a run on from layout to layout, to one device and back: each loads what the one before it
-// saved and saves it again, the same bits, and goes on as a run of one device does that was never interrupted. What
-// devices share is padded.
+// TestCheckpoints resumes a run in one layout after another, on one device and back. Each loads the previous
+// checkpoint, saves the same bits again, and trains like an uninterrupted run on one device. Shards are padded.
 func TestCheckpoints(t *testing.T) {
 	const rows = 8
 	r := train.Recipe{Model: small(1), Optimizer: optim.AdamW(1e-2), Clip: 0.5}

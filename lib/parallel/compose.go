@@ -14,15 +14,16 @@ import (
 	"github.com/shardbook/shardbook/lib/zero/residual"
 )
 
-// The names, in the trainer's Traffic, of what goes between ranks.
+// Names, in the trainer's Traffic, of the communication between ranks.
 const (
-	BetweenStages = engine.BetweenStages // activations and their gradients, to the stages before and behind
+	BetweenStages = engine.BetweenStages // activations and their gradients, to neighbouring stages
 	BetweenRanks  = "replica"            // gradients of replicas, and parameters where ZeRO shards over them
-	BetweenShards = "shard"              // the same, where only some replicas have a copy of the state together
+	BetweenShards = "shard"              // the same, within the group of replicas that shards one copy of the state
 )
 
-// compose writes the layout's plans, of steps in turn: one technique after another rewrites that of one device, whose
-// units have these parameters. It returns those of the plans' units, too, and how many blocks each stage has.
+// compose returns the layout's step plans, which are repeated in turn: it transforms the plan of one device, whose
+// units have these parameters, by one technique after another. It also returns the parameters of the units of these
+// plans, and the number of blocks of each stage.
 func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int,
 	tokens []string) (plans []*step.Plan, members [][]int, cut []int,
 	err error) {
@@ -78,7 +79,7 @@ func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int,
 	return plans, members, cut, nil
 }
 
-// ringsOf are the ranks of each ring: those of the same stage, of copies that are neighbours.
+// ringsOf returns the ranks of each ring: those of neighbouring copies and the same stage.
 func ringsOf(ranks, ring, pipe int) (groups [][]int) {
 	for first := 0; first < ranks; first += ring * pipe {
 		for stage := range pipe {

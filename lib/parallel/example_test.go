@@ -16,8 +16,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// A small GPT on eight devices: two pipeline stages, each on four devices, of which two share each layer, and two have
-// other rows and shard the optimizer's states and the gradients.
+// A small GPT on eight devices: two pipeline stages, each on four devices: tensor parallelism over two, and data
+// parallelism over two that shard the optimizer states and the gradients.
 func ExampleNew() {
 	must := func(err error) {
 		if err != nil {

@@ -23,81 +23,82 @@ const (
 	Tensor  = "tensor"
 )
 
-// Layout says how devices train one model: how many there are of each kind of parallelism, and what each device holds. A
-// number that is 0 is 1.
+// Layout is the number of devices in each kind of parallelism, and which state they shard. A zero number means 1.
 //
-// Replicas × Pipe ranks train together, and each drives Data × Ring × Ulysses × Tensor devices by programs of its own.
-// Devices of a rank communicate by collectives in these programs, ranks by messages of a group, which may go from host to
-// host. With RingRanks the ring is of ranks: Replicas × Ring × Pipe of them.
+// It has Replicas × Pipe ranks, or Replicas × Ring × Pipe with RingRanks. Each rank drives Data × Ring × Ulysses ×
+// Tensor devices with programs of its own. Devices of a rank communicate by collectives in these programs; ranks
+// communicate by messages of a group, also between hosts.
 type Layout struct {
-	// Replicas is data parallelism between ranks: how many pipelines train side by side, each with its part of the batch.
-	// ZeRO shards over them where a rank has no devices of its own to shard over; else each has a copy of what these
-	// shard (hybrid sharding; Zhao et al. 2023, "PyTorch FSDP", §3.2.2).
+	// Replicas is data parallelism between ranks: the number of pipelines, each with its shard of the batch. ZeRO
+	// shards over replicas if a rank has no devices of its own to shard over; else each replica has a copy of the
+	// sharded state (hybrid sharding; Zhao et al. 2023, "PyTorch FSDP", §3.2.2).
 	Replicas int `json:"replicas,omitempty"`
-	// Pipe is pipeline parallelism: how many ranks the blocks of the model are spread over.
+	// Pipe is pipeline parallelism: the number of ranks that share the model's blocks.
 	Pipe int `json:"pipe,omitempty"`
-	// Data is data parallelism within a rank: how many of its devices have different sequences of the batch.
+	// Data is data parallelism within a rank: the number of its devices with different sequences of the batch.
 	Data int `json:"data,omitempty"`
-	// Ring and Ulysses are sequence (context) parallelism: how many devices have parts of each sequence, by ring attention,
-	// by all-to-alls, or by both (see package sequence).
+	// Ring and Ulysses are sequence (context) parallelism: the number of devices that split each sequence, by ring
+	// attention, by all-to-alls, or by both (see package sequence).
 	Ring    int `json:"ring,omitempty"`
 	Ulysses int `json:"ulysses,omitempty"`
-	// RingRanks makes the ring one of ranks, which may be on different hosts, with Ulysses between the devices of a rank
-	// (the hybrid of Fang and Zhao 2024, "USP"). A pass is then several programs, between which keys and values are sent.
-	// ZeRO shards over the ranks of a ring as over replicas.
+	// RingRanks puts the devices of a ring on different ranks, which may be on different hosts, with Ulysses between
+	// the devices of a rank (the hybrid of Fang and Zhao 2024, "USP"). A pass is then several programs, between which
+	// keys and values are sent. ZeRO shards over the ranks of a ring as over replicas.
 	RingRanks bool `json:"ring_ranks,omitempty"`
-	// Tensor is tensor parallelism: how many devices have shards of each layer.
+	// Tensor is tensor parallelism: the number of devices that shard each layer.
 	Tensor int `json:"tensor,omitempty"`
-	// TensorSequence has them shard the activations between layers as well, by token (Korthikanti et al. 2022, §4.2.2).
+	// TensorSequence also shards the activations between layers over these devices, by token (Korthikanti et al. 2022,
+	// §4.2.2).
 	TensorSequence bool `json:"tensor_sequence,omitempty"`
 
 	// ZeRO is the stage: data- and sequence-parallel devices of a rank shard optimizer states (1), also gradients (2),
 	// also parameters (3) (Rajbhandari et al. 2020, §5).
 	ZeRO int `json:"zero,omitempty"`
-	// Prefetch is how many passes ahead of its use a block's parameters are gathered, in stage 3.
+	// Prefetch is the number of passes by which a block's parameters are gathered early, in stage 3.
 	Prefetch int `json:"prefetch,omitempty"`
-	// Shards is how many neighbouring replicas have one copy of the state together, where ZeRO shards over replicas; 0 is
-	// all.
+	// Shards is the number of neighbouring replicas that shard one copy of the state, if ZeRO shards over replicas; 0
+	// means all replicas.
 	Shards int `json:"shards,omitempty"`
 
-	// Schedule is the order of the micro-batches' passes; "" is 1F1B. Those with a backward pass in two parts gather in
-	// both. Those that update while micro-batches are under way (Kind.Synchronous is false) are for
-	// ranks of one device, and go with Replicas, Recompute and Cut alone. Chunks is how many stages each rank has, where
-	// it has several.
+	// Schedule is the order of the micro-batches' passes; it defaults to 1F1B. With ZeRO-3, schedules that split the
+	// backward pass gather parameters for both parts. Schedules that update during a step (Kind.Synchronous is false)
+	// need ranks of one device, and allow only Replicas, Recompute and Cut. Chunks is the number of stages of each rank
+	// in interleaved schedules.
 	Schedule pipeline.Kind `json:"schedule,omitempty"`
 	Chunks   int           `json:"chunks,omitempty"`
-	// Plan is a schedule of one's own in the place of Schedule, Chunks, Microbatches and Pipe, which are then its own.
-	// Its blocks are the stages.
+	// Plan is the caller's own schedule, which replaces Schedule, Chunks, Microbatches and Pipe. Its blocks are the
+	// stages.
 	Plan *step.Plan `json:"-"`
-	// Microbatches is how many micro-batches a rank's sequences of a batch are divided into; 0 is as many as Pipe.
+	// Microbatches is the number of micro-batches of a rank in a step; it defaults to Pipe.
 	Microbatches int `json:"microbatches,omitempty"`
-	// Cut is how many blocks of the model each stage has; nil is pipeline.Even.
+	// Cut is the number of the model's blocks in each stage; nil means pipeline.Even.
 	Cut []int `json:"cut,omitempty"`
-	// Recompute keeps of a micro-batch only the input of a stage between the passes.
+	// Recompute saves only a stage's input between the forward and backward pass of a micro-batch.
 	Recompute bool `json:"recompute,omitempty"`
-	// Partition saves of a micro-batch only the inputs of blocks, and of these on each tensor-parallel device only a
-	// part (ZeRO-R's P_a, Rajbhandari et al. 2020, §6.1).
+	// Partition saves only the inputs of blocks, sharded over the tensor-parallel devices (ZeRO-R's P_a, Rajbhandari et
+	// al. 2020, §6.1).
 	Partition bool `json:"partition,omitempty"`
-	// Offload is what lies in the host's memory, or is done there. Updates are for ranks of one device.
+	// Offload is the state that is stored in the host's memory and updated there. Offloaded updates need ranks of one
+	// device.
 	Offload offload.Host `json:"offload,omitzero"`
 
-	// Sync and BucketBytes are those of ddp.Options: when gradients are reduced, and in which pieces. "" is those of
-	// each block as soon as they are there.
+	// Sync and BucketBytes are those of ddp.Options: when gradients are reduced, and in which pieces. With "" each
+	// block's gradients are reduced as soon as they are computed.
 	Sync        ddp.Sync `json:"sync,omitempty"`
 	BucketBytes int64    `json:"bucket_bytes,omitempty"`
 	// EachMicroBatch, SumLoss, Every (local SGD, between replicas) and Hook (between replicas) are those of
-	// ddp.Options, too.
+	// ddp.Options.
 	EachMicroBatch bool            `json:"each_microbatch,omitempty"`
 	SumLoss        bool            `json:"sum_loss,omitempty"`
 	Every          int             `json:"every,omitempty"`
 	Hook           func() ddp.Hook `json:"-"`
 
-	// Hosts is how many machines the ranks are dealt to, in their order, the same number to each: the ranks of a
-	// pipeline are neighbours. A rank's own devices are always on one host.
+	// Hosts is the number of machines; each has the same number of consecutive ranks, so the ranks of a pipeline are
+	// neighbours. The devices of a rank are always on one host.
 	Hosts int `json:"hosts,omitempty"`
 }
 
-// withDefaults sets what was left at zero.
+// withDefaults replaces zeros by the defaults.
 func (l Layout) withDefaults() Layout {
 	if l.Plan != nil {
 		l.Pipe, l.Microbatches, l.Chunks, l.Schedule = len(l.Plan.Ranks), l.Plan.Micro, l.Plan.Chunks(),
@@ -116,12 +117,12 @@ func (l Layout) withDefaults() Layout {
 	return l
 }
 
-// Ranks is how many ranks train together, PerRank how many devices each drives, and Devices how many there are.
+// Ranks is the number of ranks, PerRank the number of devices of each, and Devices the number of all devices.
 func (l Layout) Ranks() int   { return l.copies() * l.withDefaults().Pipe }
 func (l Layout) PerRank() int { return l.shards() * l.withDefaults().Tensor }
 func (l Layout) Devices() int { return l.Ranks() * l.PerRank() }
 
-// ring is how many of a rank's devices are along the ring.
+// ring is the number of a rank's devices along the ring.
 func (l Layout) ring() int {
 	if l.RingRanks {
 		return 1
@@ -129,20 +130,20 @@ func (l Layout) ring() int {
 	return l.withDefaults().Ring
 }
 
-// copies is how many pipelines have different sequences or tokens.
+// copies is the number of pipelines with different sequences or tokens.
 func (l Layout) copies() int {
 	l = l.withDefaults()
 	return l.Replicas * l.Ring / l.ring()
 }
 
-// shards is how many of a rank's devices have the same parameters.
+// shards is the number of a rank's devices with the same parameters.
 func (l Layout) shards() int {
 	l = l.withDefaults()
 	return l.Data * l.ring() * l.Ulysses
 }
 
-// Between lists what goes between hosts, by its name in [Layout.Traffic]: [BetweenRanks] for the gradients of replicas,
-// [BetweenStages] for activations.
+// Between lists the communication between hosts by its names in [Layout.Traffic]: [BetweenRanks] for the gradients of
+// replicas, [BetweenStages] for activations.
 func (l Layout) Between() (axes []string) {
 	l = l.withDefaults()
 	each := l.Ranks() / l.Hosts
@@ -161,7 +162,7 @@ func (l Layout) Between() (axes []string) {
 	return axes
 }
 
-// Validate returns an error that names the first field which is not valid, with its value and what to do.
+// Validate returns an error that names the first invalid field, its value and what to do.
 func (l Layout) Validate() error {
 	for _, f := range []struct {
 		name  string
@@ -183,8 +184,8 @@ func (l Layout) Validate() error {
 	case l.ZeRO > 3:
 		return fmt.Errorf("parallel: Layout.ZeRO is %d: choose a stage from 0 to 3", l.ZeRO)
 	case l.Prefetch > 0 && l.ZeRO < 3:
-		return fmt.Errorf("parallel: Layout.Prefetch is %d in stage %d of ZeRO, whose parameters are there "+
-			"already: leave it 0", l.Prefetch, l.ZeRO)
+		return fmt.Errorf("parallel: Layout.Prefetch is %d in stage %d of ZeRO, which does not gather "+
+			"parameters: leave it 0", l.Prefetch, l.ZeRO)
 	case l.TensorSequence && l.Tensor == 1:
 		return errors.New("parallel: Layout.TensorSequence is set and Layout.Tensor is 1: leave it out")
 	case l.Shards > 0 && (l.ZeRO == 0 || l.shards() > 1 || l.copies()%l.Shards != 0):
@@ -193,12 +194,11 @@ func (l Layout) Validate() error {
 			"0", l.Shards, l.ZeRO,
 			l.copies(), l.shards())
 	case l.RingRanks && l.Ring == 1:
-		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or leave " +
-			"it out")
+		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or " +
+			"leave it out")
 	case l.RingRanks && l.Every > 1:
 		return fmt.Errorf("parallel: Layout.RingRanks is set and Every is %d: the ranks of a ring have the gradients "+
-			"of one "+
-			"batch, which is averaged each time; leave one of them out", l.Every)
+			"of one batch, which is averaged each time; leave one of them out", l.Every)
 	case l.Partition && (l.Tensor == 1 || l.TensorSequence || l.Recompute):
 		return fmt.Errorf("parallel: Layout.Partition is set, with Tensor=%d, TensorSequence=%v and Recompute=%v: it "+
 			"is for devices that "+
@@ -222,24 +222,23 @@ func (l Layout) Validate() error {
 		l.EachMicroBatch || l.Every > 1 ||
 		l.Hook != nil {
 		return fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose "+
-			"one "+
-			"that does not, "+
+			"one that does not, "+
 			"or leave Replicas, Recompute and Cut alone beside it, with ranks of one device", l.Schedule)
 	}
 	return nil
 }
 
-// gradients are the options of package ddp that the layout has.
+// gradients returns the layout's options of package ddp.
 func (l Layout) gradients() ddp.Options {
 	return ddp.Options{Sync: l.Sync, BucketBytes: l.BucketBytes, EachMicroBatch: l.EachMicroBatch, SumLoss: l.SumLoss,
 		Every: l.Every,
 		Hook:  l.Hook}
 }
 
-// validateGradients is Validate for what happens to gradients.
+// validateGradients checks the fields for the reduction of gradients.
 func (l Layout) validateGradients() error {
 	if err := l.gradients().Validate(); err != nil {
-		return fmt.Errorf("parallel: of Layout: %w", err)
+		return fmt.Errorf("parallel: Layout: %w", err)
 	}
 	sharded := l.ZeRO > 0 && max(l.shards(), l.copies()) > 1
 	switch {
@@ -267,14 +266,14 @@ func (l Layout) validateGradients() error {
 			"rank's own devices " +
 			"all-reduce gradients in their programs; leave them out, or use Replicas")
 	case l.Tensor > 1 && l.Hook != nil:
-		return fmt.Errorf("parallel: Layout.Hook takes full gradients, and with Tensor %d a device has those of "+
+		return fmt.Errorf("parallel: Layout.Hook takes full gradients, and with Tensor %d a device has gradients of "+
 			"parts: leave one of "+
 			"them out", l.Tensor)
 	}
 	return nil
 }
 
-// schedule is that of one pipeline.
+// schedule returns the schedule of one pipeline.
 func (l Layout) schedule() (*step.Plan, error) {
 	l = l.withDefaults()
 	if l.Plan != nil {
@@ -283,15 +282,15 @@ func (l Layout) schedule() (*step.Plan, error) {
 	return pipeline.NewSchedule(l.Schedule, l.Pipe, l.Microbatches, l.Chunks)
 }
 
-// axes are those of a rank's mesh. Tensor-parallel devices, which send the most, are neighbours.
+// axes are the axes of a rank's mesh. Tensor-parallel devices, which communicate most, are neighbours.
 func (l Layout) axes() []xla.MeshAxis {
 	l = l.withDefaults()
 	return []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, l.ring()), xla.Axis(Ulysses, l.Ulysses),
 		xla.Axis(Tensor, l.Tensor)}
 }
 
-// TensorGroup is the tensor-parallel devices, for a model that is written with them. Where there is one device, it is
-// the zero group.
+// TensorGroup returns the group of tensor-parallel devices, to build the model with; the zero group if there is one
+// device.
 func (l Layout) TensorGroup() tensor.Group {
 	if l.withDefaults().Tensor == 1 {
 		return tensor.Group{}
@@ -299,8 +298,8 @@ func (l Layout) TensorGroup() tensor.Group {
 	return tensor.Group{Axis: Tensor, Sequence: l.TensorSequence}
 }
 
-// SequenceGroup is the sequence-parallel devices, for a model that is written with them; a placement is for a ring.
-// Where there is one device, it is the zero group.
+// SequenceGroup returns the group of sequence-parallel devices, to build the model with; the zero group if there is one
+// device. p is the placement of tokens on a ring.
 func (l Layout) SequenceGroup(p sequence.Placement) (g sequence.Group) {
 	l = l.withDefaults()
 	if l.Ring > 1 {
@@ -312,21 +311,20 @@ func (l Layout) SequenceGroup(p sequence.Placement) (g sequence.Group) {
 	return g
 }
 
-// MicroBatch is how many sequences of a micro-batch a device has, of a batch of rows sequences. Sequences that cannot be
-// divided evenly are an error.
+// MicroBatch returns the number of sequences of a micro-batch on a device. rows is the number of sequences of a batch;
+// it is an error if they cannot be divided evenly.
 func (l Layout) MicroBatch(rows int) (int, error) {
 	l = l.withDefaults()
 	parts := l.Replicas * l.Data * l.Microbatches
 	if rows < 1 || rows%parts != 0 {
 		return 0, fmt.Errorf("parallel: a batch of %d sequences for %d data-parallel devices, with %d micro-batches "+
-			"each: "+
-			"make it a multiple of %d", rows, l.Replicas*l.Data, l.Microbatches, parts)
+			"each: make it a multiple of %d", rows, l.Replicas*l.Data, l.Microbatches, parts)
 	}
 	return rows / parts, nil
 }
 
-// Estimate is the memory of each stage's devices, before anything runs: a setup with what the layout says put into it.
-// rows is how many sequences a batch has. Those that cannot be divided evenly, and what memest refuses, are errors.
+// Estimate predicts the memory of each stage's devices for a setup, in which it sets what the layout decides. rows is
+// the number of sequences of a batch. It is an error if they cannot be divided evenly or memest rejects the setup.
 func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
 	if err := l.Validate(); err != nil {
 		return memest.Ledger{}, err
@@ -337,24 +335,24 @@ func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
 		return memest.Ledger{}, err
 	}
 	s.Batch, s.Microbatches = micro, l.Microbatches
-	s.Bucket = cmp.Or(s.Bucket, 1) // there are no buckets: gradients are reduced where they lie
+	s.Bucket = cmp.Or(s.Bucket, 1) // no buckets: gradients are reduced in place
 	data := l.Replicas * l.Data
 	if l.ZeRO > 0 {
-		data = l.Data // over replicas nothing is sharded
+		data = l.Data // replicas shard nothing
 	}
 	s.Layout = memest.Layout{Data: data, Tensor: l.Tensor, Seq: l.TensorSequence, Context: l.Ring * l.Ulysses,
 		Pipeline: l.Pipe, Chunks: l.Chunks, Schedule: memest.Schedule(l.Schedule), ZeRO: l.ZeRO}
 	return memest.Estimate(s)
 }
 
-// Fits returns an error that names the stage whose devices need most, if that is more than a number of bytes.
+// Fits returns an error if a device needs more than the given bytes. The error names the stage that needs most.
 func (l Layout) Fits(s memest.Setup, rows int, bytes int64) error {
 	ledger, err := l.Estimate(s, rows)
 	if err != nil {
 		return err
 	}
 	if most := ledger.Largest(); most.Bytes() > bytes {
-		return fmt.Errorf("parallel: a device of stage %d needs %d bytes, and has %d: choose more devices along pipe, "+
+		return fmt.Errorf("parallel: a device of stage %d needs %d bytes and has %d: choose more devices along pipe, "+
 			"tensor or a sequence axis, "+
 			"a higher ZeRO stage, recomputation or a smaller micro-batch", most.Index, most.Bytes(), bytes)
 	}

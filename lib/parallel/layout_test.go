@@ -41,7 +41,7 @@ func TestRefusedLayouts(t *testing.T) {
 				if field, planned = "Layout.Tensor is 8", "8 ranks cannot share 4 query heads evenly"; sequence {
 					planned = "Config.Seq is 4"
 				}
-			case s.seq > c.Seq: // the ring fills its runs of tokens up, which memest does not count
+			case s.seq > c.Seq: // the ring pads its chunks of tokens, which memest does not count
 				field = "Layout.Context is 8"
 			case sequence && c.Seq/s.seq%s.tensor != 0:
 				field, planned = "Layout.Seq is set", "Config.Seq is 4"
@@ -173,8 +173,7 @@ func TestInvalidLayouts(t *testing.T) {
 			"what is sharded is reduced by the unit that is sharded"},
 		{parallel.Layout{Data: 2, ZeRO: 3, EachMicroBatch: true}, "Layout.EachMicroBatch is set and ZeRO is 3"},
 		{parallel.Layout{Replicas: 2, Data: 2, ZeRO: 1, Every: 2},
-			"local SGD (Every) averages states that each replica " +
-				"has in full"},
+			"local SGD (Every) averages states that each replica has in full"},
 		{parallel.Layout{Data: 2, Hook: ddp.BF16()}, "Replicas is 1"},
 		{parallel.Layout{Replicas: 2, Tensor: 2, Hook: ddp.BF16()}, "with Tensor 2 a device has those of parts"},
 		{parallel.Layout{Replicas: 2, Every: 2, EachMicroBatch: true}, "Options.Every is 2"},

@@ -28,7 +28,7 @@ import (
 // shape is how many devices share along each axis.
 type shape struct{ data, pipe, tensor, seq int }
 
-// shapesOf lists those of so many devices, with axes of 1, 2, 4 and 8.
+// shapesOf lists the shapes of a number of devices, with axes of 1, 2, 4 and 8.
 func shapesOf(devices int) (all []shape) {
 	sizes := []int{1, 2, 4, 8}
 	for _, data := range sizes {
@@ -202,7 +202,7 @@ func TestLayouts(t *testing.T) {
 				}
 			}
 			if !(off <= lossBound) {
-				t.Errorf("losses are off by %.2g of one device's, want at most %g", off, lossBound)
+				t.Errorf("losses differ by %.2g from one device's, want at most %g", off, lossBound)
 			}
 			worst = max(worst, off)
 			if f.RingRanks { // whose forward passes are other programs without backward passes
@@ -218,7 +218,7 @@ func TestLayouts(t *testing.T) {
 			}
 		})
 	}
-	t.Logf("losses are off by at most %.2g", worst)
+	t.Logf("the largest error of losses is %.2g", worst)
 }
 
 // TestOwnSchedule trains by a schedule that is none of the named ones, which says how many ranks and micro-batches

@@ -20,7 +20,7 @@ import (
 
 func TestMain(m *testing.M) { devicetest.Main(m) }
 
-// deviceCount is the devices that the tests share; a layout has at most so many.
+// deviceCount is the number of devices of all tests, and the maximum of a layout.
 const deviceCount = 8
 
 var devices = sync.OnceValue(func() *xla.Backend {

@@ -12,7 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// shardBytes is what a device has of a model's parameters in float32 where so many have shards.
+// shardBytes is the size in float32 of a device's shards of a model's parameters.
 func shardBytes(r train.Recipe, devices int) (sum int64) {
 	for _, s := range r.Model.Params() {
 		sum += 4 * int64((s.Size()+devices-1)/devices)

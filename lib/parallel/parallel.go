@@ -1,17 +1,17 @@
 // Package parallel composes the techniques that spread the training of one model over many devices: data, pipeline,
-// tensor and sequence parallelism, ZeRO, recomputation, in one [Layout].
+// tensor and sequence parallelism, ZeRO and recomputation, in one [Layout].
 //
-// A layout is turned into a plan of a step (lib/step): the plan of one device, its blocks dealt to the ranks of a
-// pipeline (lib/pipeline), its forward passes recomputed (lib/recompute), its ranks copied, its units sharded
-// (lib/zero) or their gradients reduced (lib/ddp). [New] runs it on the devices of this process, and [Plan.Join] makes
-// a process one rank of a group, which may go from host to host (lib/collective/mpi).
+// It turns a layout into a plan of a step (lib/step): it starts with the plan of one device, distributes the blocks to
+// the ranks of a pipeline (lib/pipeline), recomputes forward passes (lib/recompute), replicates the ranks, and shards
+// units (lib/zero) or reduces their gradients (lib/ddp). [New] runs it on the devices of this process; [Plan.Join]
+// makes a process one rank of a group, also between hosts (lib/collective/mpi).
 //
-// Each rank drives the devices of a mesh by programs of its own, in which its devices communicate by lib/collective:
-// data parallelism (the axis "data"), tensor parallelism ("tensor") and sequence parallelism ("ring", "ulysses"). What
-// lies between ranks, activations from stage to stage and the gradients of replicas, goes by a group.Group.
+// Each rank drives the devices of a mesh with programs of its own, in which the devices communicate by lib/collective:
+// data parallelism (the axis "data"), tensor parallelism ("tensor") and sequence parallelism ("ring", "ulysses"). Ranks
+// exchange activations between stages and gradients between replicas by a group.Group.
 //
-// Any train.Model can be trained; to be cut into stages it must be a chain of blocks (package chain). For tensor
-// and sequence parallelism it must say what each device has (train.Shared), as gpt.Parallel does.
+// Any train.Model can be trained. To be cut into stages it must be a chain of blocks (package chain); for tensor and
+// sequence parallelism it must say how devices shard it (train.Shared), as gpt.Parallel does.
 package parallel
 
 import (
@@ -31,31 +31,30 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Options say how a layout is run.
+// Options are settings of a run that are not part of its layout.
 type Options struct {
-	// Timeout is how long one pass may take, and an update twice as long; 0 is group.DefaultTimeout, or in one process
-	// an hour. A rank that takes longer fails the group, and the others learn by which operation.
+	// Timeout is the maximum time of a pass, and half that of an update; it defaults to group.DefaultTimeout, or to an
+	// hour in one process. A slower rank fails the group, with an error that names the operation.
 	Timeout time.Duration
-	// Trace, where it is not nil, gets a span for each operation, and counters of the bytes held of each kind.
+	// Trace, if not nil, records a span for each operation, and counters of the bytes held of each kind.
 	Trace *trace.Recorder
-	// Link, where it is not the zero value, has what goes between ranks take at least as long as over it (group.Slow): a
-	// simulated slow link.
+	// Link, if not zero, simulates a slow link between ranks (group.Slow).
 	Link group.Link
-	// Apart runs a backward pass that the schedule does not split as its two parts, so that all schedules of a pipeline
-	// have the same bits. It is somewhat slower.
+	// Apart also runs unsplit backward passes as two parts, for input and weight gradients, so that all schedules of a
+	// pipeline give identical bits. It is somewhat slower.
 	Apart bool
-	// Staged copies what goes between ranks through the host's own memory, as is done where it cannot reach the devices'.
+	// Staged copies data between ranks through host memory, as networks without direct access to device memory do.
 	Staged bool
 }
 
-// Plan is a recipe in a layout: what each rank has, and what it does when. It needs no devices.
+// Plan is a recipe in a layout: what each rank holds and does. It needs no devices.
 type Plan struct {
 	layout Layout
 	spec   engine.Spec
 }
 
-// NewPlan puts a recipe into a layout. It is an error if the layout or the recipe is not valid, or if they do not fit
-// each other.
+// NewPlan returns the plan of a recipe in a layout. It is an error if either is invalid, or if they do not fit each
+// other.
 func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 	if err := l.Validate(); err != nil {
 		return nil, err
@@ -83,7 +82,7 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 	return &Plan{l, s}, nil
 }
 
-// share asks the model what devices shard.
+// share returns how the model is sharded over the devices of a rank.
 func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 	sizes := map[string]int{}
 	for _, axis := range l.axes() {
@@ -93,8 +92,8 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 	shared, ok := model.(train.Shared)
 	if !ok {
 		if l.PerRank() > l.Data || l.Ring > 1 {
-			return shares, fmt.Errorf("parallel: a %T does not say what devices share, and the layout has tensor=%d, "+
-				"ring=%d, ulysses=%d: "+
+			return shares, fmt.Errorf("parallel: a %T does not say how devices shard it, and the layout has "+
+				"tensor=%d, ring=%d, ulysses=%d: "+
 				"give a model that does (train.Shared), as gpt.Parallel, or leave these at "+
 				"1", model, l.Tensor, l.Ring, l.Ulysses)
 		}
@@ -117,7 +116,7 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 				"Layout.TensorGroup and SequenceGroup", axis.Name, n)
 		}
 	}
-	if l.RingRanks { // along which a rank's devices share nothing
+	if l.RingRanks { // whose ring shards nothing on a rank's devices
 		between := func(axis string) bool { return axis == Ring }
 		shares.Tokens = slices.DeleteFunc(slices.Clone(shares.Tokens), between)
 		shares.Between = slices.DeleteFunc(slices.Clone(shares.Between), between)
@@ -139,19 +138,20 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 	return shares, nil
 }
 
-// Layout is the plan's layout, with the numbers that were left at 0.
+// Layout returns the plan's layout, with defaults filled in.
 func (p *Plan) Layout() Layout { return p.layout }
 
-// Step is what each rank does in a step, and when; in local SGD in one that ends with an average.
+// Step returns the plan of a step: what each rank does, in order. With local SGD it is the step that ends with an
+// average.
 func (p *Plan) Step() *step.Plan { return p.spec.Plans[len(p.spec.Plans)-1] }
 
-// Schedule is the order of the passes in one pipeline.
+// Schedule returns the order of the passes in one pipeline.
 func (p *Plan) Schedule() (*step.Plan, error) { return p.layout.schedule() }
 
-// Bytes is what each device of a rank holds besides activations, by kind, in bytes: memest.Parameters, which the passes
-// use; memest.Master where these are of another type than the stored ones; memest.Optimizer; and memest.Gradients,
-// from the first micro-batch to the update. Loss scale and counters, a few bytes, are not counted. A rank that the
-// layout does not have is an error.
+// Bytes returns the bytes that each device of a rank holds besides activations, by kind: memest.Parameters, which the
+// passes use; memest.Master, if these differ in type from the stored ones; memest.Optimizer; and memest.Gradients, from
+// the first micro-batch to the update. Loss scale and counters, a few bytes, are not counted. It is an error if the
+// layout does not have the rank.
 func (p *Plan) Bytes(rank int) (map[memest.Kind]int64, error) {
 	if rank < 0 || rank >= p.layout.Ranks() {
 		return nil, fmt.Errorf("parallel: rank %d of %d: count from 0", rank, p.layout.Ranks())
@@ -159,18 +159,17 @@ func (p *Plan) Bytes(rank int) (map[memest.Kind]int64, error) {
 	return engine.Bytes(p.spec, rank)
 }
 
-// Sizes are those of the units of [Plan.Step] in bytes, padding included, as a device has them, for [step.Plan.Memory]
-// and [step.Plan.Traffic]. States have the master copy of the parameters with them.
+// Sizes returns the bytes of the units of [Plan.Step] on a device, padding included, for [step.Plan.Memory] and
+// [step.Plan.Traffic]. States include the master weights.
 func (p *Plan) Sizes() (step.Sizes, error) { return engine.Sizes(p.spec) }
 
-// Start starts a run of the plan on the backend's first devices, [Layout.Devices] of them; too few are an error. Its
-// ranks share compiled programs. The context is for starting; each call of the trainer has its own.
+// Start starts a run of the plan on the first [Layout.Devices] devices of the backend. It is an error if there are
+// fewer. Its ranks share compiled programs. The context is only for starting; each call of the trainer has its own.
 func (p *Plan) Start(ctx context.Context, backend *xla.Backend, o Options) (train.Trainer, error) {
 	return engine.Start(ctx, backend, p.with(o))
 }
 
-// New starts a run of a recipe in a layout on the backend's first devices. A layout that needs more is an error, and so
-// is what [NewPlan] refuses. It is [NewPlan] and [Plan.Start].
+// New starts a run of a recipe in a layout on the backend's first devices: [NewPlan], then [Plan.Start].
 func New(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l Layout, o Options) (train.Trainer, error) {
 	p, err := NewPlan(recipe, l)
 	if err != nil {
@@ -179,9 +178,9 @@ func New(ctx context.Context, backend *xla.Backend, recipe train.Recipe, l Layou
 	return p.Start(ctx, backend, o)
 }
 
-// Join makes this process's rank of a group, which drives as many of the backend's devices as [Layout.PerRank] says,
-// from number first on. The group has [Layout.Ranks] ranks; those of a pipeline are neighbours. It is a collective
-// call: all begin with rank 0's initial state.
+// Join starts this process's rank of a group, on [Layout.PerRank] of the backend's devices, beginning with device
+// number first. The group has [Layout.Ranks] ranks; those of a pipeline are neighbours. It is a collective call: all
+// ranks start with rank 0's initial state.
 func (p *Plan) Join(ctx context.Context, g group.Group, backend *xla.Backend, first int,
 	o Options) (train.Trainer, error) {
 	if g.Size() != p.layout.Ranks() {

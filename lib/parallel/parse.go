@@ -9,21 +9,21 @@ import (
 	"strings"
 )
 
-// The ways in which devices share sequences, as [ParseLayout] names them.
+// Methods of sequence (context) parallelism, as [ParseLayout] names them.
 const (
 	seqRing      = "ring"      // keys and values are sent around a ring
 	seqUlysses   = "ulysses"   // all-to-alls exchange heads for tokens
-	seqAllGather = "allgather" // keys and values are gathered: a ring, to a layout
+	seqAllGather = "allgather" // keys and values are gathered; a layout has it as a ring
 	seqHybrid    = "hybrid"    // rings of groups within which heads are exchanged
 )
 
-// SeqMethods lists the ways in which devices can share sequences: see [SequenceDegrees].
+// SeqMethods lists the methods of sequence (context) parallelism: see [SequenceDegrees].
 func SeqMethods() []string { return []string{seqRing, seqUlysses, seqAllGather, seqHybrid} }
 
-// SequenceDegrees splits the devices that share sequences into Layout.Ring and Layout.Ulysses, for one of [SeqMethods];
-// "" is ring. Only hybrid has both: groups of as many devices as ulysses says or, where that is 0, the largest number
-// that divides the devices and a device's key/value heads. It is an error if the method or the numbers do not fit each
-// other; whether the heads do is for the model to say.
+// SequenceDegrees splits the sequence-parallel devices into Layout.Ring and Layout.Ulysses, for one of [SeqMethods]; ""
+// is ring. Only hybrid has both: ulysses is the size of the groups, by default the largest number below devices that
+// divides both devices and keyHeads, a device's key/value heads. It is an error if the method or the numbers do not fit
+// each other. It does not check that groups divide the heads; the model does.
 func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, group int, err error) {
 	devices, method = cmp.Or(devices, 1), cmp.Or(method, seqRing)
 	switch {
@@ -47,9 +47,7 @@ func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, g
 		}
 		if ulysses < 2 {
 			return 0, 0, fmt.Errorf("parallel: no number of devices below %d divides both these and a device's %d "+
-				"key/value "+
-				"heads: "+
-				"choose other numbers, or the sequence method %s", devices, keyHeads, seqRing)
+				"key/value heads: choose other numbers, or the sequence method %s", devices, keyHeads, seqRing)
 		}
 	case ulysses < 2 || ulysses >= devices || devices%ulysses != 0:
 		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d of %d devices that share sequences: choose a divisor "+
@@ -59,19 +57,19 @@ func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, g
 	return devices / ulysses, ulysses, nil
 }
 
-// sequences are the keys of what [SequenceDegrees] takes.
+// sequences are the keys for the arguments of [SequenceDegrees].
 type sequences struct {
 	devices, ulysses int
 	method           string
 }
 
-// key is a key of a layout's text, and the number, text, truth value or list of numbers that it sets.
+// key is a key of a layout's text and a pointer to its value: a number, text, bool or list of numbers.
 type key struct {
 	name string
 	of   any
 }
 
-// keys lists the keys of a layout's text in the order in which they are written. Layout.Plan and Layout.Hook have none.
+// keys lists the keys of a layout's text in the order of writing. Layout.Plan and Layout.Hook have none.
 func (l *Layout) keys(s *sequences) []key {
 	return []key{
 		{"replicas", &l.Replicas}, {"pipe", &l.Pipe}, {"data", &l.Data}, {"tensor", &l.Tensor},
@@ -86,10 +84,10 @@ func (l *Layout) keys(s *sequences) []key {
 	}
 }
 
-// ParseLayout reads a layout such as "pipe=2,data=2,tensor=2,zero=1". Its keys are the names of the flags of shardbook
-// train; what is not written is 0. A key alone is true, and : stands between the numbers of a list, as in cut=3:2:1. An
-// unknown key, a key that is given twice and a value of the wrong kind are errors; [Layout.Validate] says whether the
-// layout can be.
+// ParseLayout reads a layout such as "pipe=2,data=2,tensor=2,zero=1". Its keys are the flags of shardbook train;
+// missing keys are 0. A key without a value is true; colons separate the numbers of a list, as in cut=3:2:1. It is an
+// error if a key is unknown or given twice, or a value has the wrong type. Call [Layout.Validate] to check the layout
+// itself.
 func ParseLayout(text string) (l Layout, err error) {
 	if text == "" {
 		return l, nil
@@ -126,7 +124,7 @@ func ParseLayout(text string) (l Layout, err error) {
 	return l, err
 }
 
-// set sets what the key is for, or says what is wanted instead of the value.
+// set sets the key's value, or returns a description of valid values.
 func (k key) set(value string, given bool) (want string) {
 	switch of := reflect.ValueOf(k.of).Elem(); of.Kind() {
 	case reflect.Bool:
@@ -158,8 +156,7 @@ func (k key) set(value string, given bool) (want string) {
 	return ""
 }
 
-// String is the layout as [ParseLayout] reads it, without what is 0, and without numbers of 1 that could as well be 0.
-// Plan and Hook are left out.
+// String returns the layout in the form that [ParseLayout] reads, without defaults, Plan and Hook.
 func (l Layout) String() string {
 	for _, n := range []*int{&l.Replicas, &l.Pipe, &l.Data, &l.Tensor, &l.Every, &l.Hosts} {
 		if *n == 1 {

@@ -26,7 +26,8 @@ func TestLayoutText(t *testing.T) {
 	}
 	for range 1000 {
 		l := parallel.Layout{Replicas: several(), Pipe: several(), Data: several(), Ring: several(), Ulysses: several(),
-			RingRanks: yes(), Tensor: several(), TensorSequence: yes(), ZeRO: number(), Prefetch: number(), Shards: number(),
+			RingRanks: yes(), Tensor: several(), TensorSequence: yes(), ZeRO: number(), Prefetch: number(),
+			Shards: number(),
 			Chunks: number(), Microbatches: number(), Recompute: yes(), Partition: yes(),
 			Offload: offload.Host{Update: yes(), Activations: yes()}, BucketBytes: int64(number()) << 30,
 			EachMicroBatch: yes(), SumLoss: yes(), Every: several(), Hosts: several()}

@@ -129,7 +129,7 @@ func TestRules(t *testing.T) {
 		}
 		t.Logf("%s in %+v: %.2g", c.rule, c.layout, off)
 		if !(off <= lossBound) {
-			t.Errorf("%s in %+v: losses are off by %.2g of one device's, want at most %g", c.rule, c.layout, off,
+			t.Errorf("%s in %+v: losses differ by %.2g from one device's, want at most %g", c.rule, c.layout, off,
 				lossBound)
 		}
 	}

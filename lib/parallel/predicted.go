@@ -21,11 +21,11 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Traffic is what a step sends, in bytes, before anything runs: what a trainer's Traffic measures after it, under the
-// same names, of a Transformer that is sharded as by gpt.Parallel, with rings in the placement sequence.Zigzag or
-// sequence.Contiguous. The setup, rows and errors are those of [Layout.Estimate]. Sums of losses and norms are
-// not counted. Parameters, gradients and messages are those of the layout's plan ([step.Plan.Traffic]), what blocks
-// send within themselves is counted block by block.
+// Traffic predicts the bytes that a step sends, under the names of a trainer's Traffic, which measures them. The model
+// is a Transformer sharded as by gpt.Parallel, with rings in the placement sequence.Zigzag or sequence.Contiguous. The
+// arguments and errors are those of [Layout.Estimate]. Reductions of losses and norms are not counted. Parameters,
+// gradients and messages are counted by the layout's plan ([step.Plan.Traffic]), communication within blocks block by
+// block.
 func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	if _, err := l.Estimate(s, rows); err != nil {
 		return nil, err
@@ -84,12 +84,12 @@ type predicted struct {
 	policy precision.Policy
 	rows   int64 // of a micro-batch, on a device
 	model  chain.Model
-	own    map[string]int64 // parameters, by name, of a device
-	cut    map[string]bool  // those that tensor-parallel devices have shards of
+	own    map[string]int64 // parameters by name, on a device
+	cut    map[string]bool  // parameters that tensor-parallel devices shard
 	all    map[string]int64
 }
 
-// list makes the chain of a Transformer's blocks.
+// list builds the chain of a Transformer's blocks.
 func (f *predicted) list() {
 	f.own, f.cut = map[string]int64{}, map[string]bool{}
 	blocks := []chain.Block{{Name: "embed"}}
@@ -118,7 +118,8 @@ func (f *predicted) list() {
 	f.model = chain.Model{Blocks: blocks}
 }
 
-// part is how many elements of a parameter a device has, and whether others have other ones (Shoeybi et al. 2019, §3).
+// part returns the number of elements of a parameter on a device, and whether the parameter is sharded (Shoeybi et al.
+// 2019, §3).
 func (f *predicted) part(t cost.Tensor) (n int64, cut bool) {
 	m, ranks := f.setup.Model, int64(f.Tensor)
 	last := int64(t.Dims[len(t.Dims)-1])
@@ -135,7 +136,7 @@ func (f *predicted) part(t cost.Tensor) (n int64, cut bool) {
 	return t.Size(), false
 }
 
-// tokens are the axes along which devices have other tokens.
+// tokens are the axes along which devices have different tokens.
 func (f *predicted) tokens() (axes []string) {
 	for name, n := range map[string]int{Ring: f.ring(), Ulysses: f.Ulysses} {
 		if n > 1 {
@@ -145,7 +146,7 @@ func (f *predicted) tokens() (axes []string) {
 	return axes
 }
 
-// named is the name of an axis of devices as the compiler's collectives have it: without axes of one device.
+// named is the name of an axis for the compiler's collectives, without axes of one device.
 func (f *predicted) named(axis string) string {
 	var names []string
 	for _, a := range f.axes() {
@@ -158,7 +159,7 @@ func (f *predicted) named(axis string) string {
 	return strings.Join(names, ",")
 }
 
-// sizes are those of a plan's values on a device, and on a rank's devices together.
+// sizes returns the sizes of a plan's values on one device and on all devices of a rank.
 func (f *predicted) sizes(p *step.Plan, members [][]int) (device, rank step.Sizes) {
 	tree := f.model.Params()
 	shards := int64(1)
@@ -191,8 +192,8 @@ func (f *predicted) sizes(p *step.Plan, members [][]int) (device, rank step.Size
 	return device, rank
 }
 
-// unused is what is gathered of the embeddings for their backward pass alone, which does not need them: the compiler
-// leaves it out.
+// unused is the bytes of the embeddings that would be gathered only for their backward pass, which does not need them:
+// the compiler removes that gather.
 func (f *predicted) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes int64) {
 	used := map[int]bool{}
 	for _, op := range list {
@@ -211,13 +212,13 @@ func (f *predicted) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes i
 	return bytes
 }
 
-// pass counts what a pass of a block sends between tensor- and sequence-parallel devices; its output may be
-// needed by none of the rank's later passes.
+// pass counts what a pass of a block sends between tensor- and sequence-parallel devices. needed is false if no later
+// pass of the rank uses its output.
 func (f *predicted) pass(op step.Op, last int, needed bool) {
 	first, layer, end := op.Block == 0, op.Block > 0 && op.Block < last, op.Block == last
 	switch op.Kind {
 	case step.Forward, step.Recompute:
-		each, ends := 2, count(first) // an all-reduce behind attention, MLP and embeddings,
+		each, ends := 2, count(first) // an all-reduce after attention, MLP and embeddings,
 		if f.TensorSequence {         // in two parts, and an all-gather before the head
 			each, ends = 4, count(first)+count(end)
 		}
@@ -225,7 +226,7 @@ func (f *predicted) pass(op step.Op, last int, needed bool) {
 			each, ends = each-1, 0
 		}
 		f.layers(each*count(layer) + ends)
-		// the loss: of each token's logits the largest, the sum of the exponentials, the target's
+		// The loss exchanges for each token the largest logit, the sum of exponentials and the target's logit.
 		if end && f.Tensor > 1 {
 			f.all[Tensor] += 3 * f.tokensOf() * int64(f.policy.Output.Size())
 		}
@@ -254,10 +255,10 @@ func (f *predicted) pass(op step.Op, last int, needed bool) {
 	}
 }
 
-// backward is the backward pass of a block in one part.
+// backward counts an unsplit backward pass of a block.
 func (f *predicted) backward(block int, first, layer, end bool) {
 	each, ends := 2, count(end)
-	if f.TensorSequence { // which gathers once more what the forward pass has gathered
+	if f.TensorSequence { // which repeats the all-gathers of the forward pass
 		each, ends = 6, count(first)+2*count(end)
 	}
 	f.layers(each*count(layer) + ends)
@@ -265,7 +266,8 @@ func (f *predicted) backward(block int, first, layer, end bool) {
 	f.copies(block)
 }
 
-// copies are the gradients of parameters that are not cut, which with TensorSequence are sums over all tokens.
+// copies counts the all-reduce of gradients of replicated parameters, which TensorSequence needs because each device
+// has other tokens.
 func (f *predicted) copies(block int) {
 	if !f.TensorSequence {
 		return
@@ -277,14 +279,14 @@ func (f *predicted) copies(block int) {
 	}
 }
 
-// layers counts n operations, between tensor-parallel devices, on what lies between blocks.
+// layers counts n operations between tensor-parallel devices on the activations between blocks.
 func (f *predicted) layers(n int) {
 	if f.Tensor > 1 {
 		f.all[Tensor] += int64(n) * f.between()
 	}
 }
 
-// attention counts what sequence-parallel devices send for that of a layer.
+// attention counts what sequence-parallel devices send for the attention of a layer.
 func (f *predicted) attention(layer, forward bool) {
 	if !layer {
 		return
@@ -307,7 +309,7 @@ func (f *predicted) attention(layer, forward bool) {
 	}
 }
 
-// tokensOf are a device's of a micro-batch, and between the bytes of what lies between two blocks for them.
+// tokensOf is the tokens of a micro-batch on a device, and between the bytes of their activations between two blocks.
 func (f *predicted) tokensOf() int64 { return f.rows * int64(f.setup.Seq/(f.Ring*f.Ulysses)) }
 func (f *predicted) between() int64 {
 	return f.tokensOf() * int64(f.setup.Model.Width) * int64(f.policy.Compute.Size())

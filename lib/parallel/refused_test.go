@@ -50,9 +50,9 @@ func TestRefused(t *testing.T) {
 		"a program's copies": {replicated, parallel.Layout{}, "Recipe.Replicas is set"},
 		"no chain":           {whole, parallel.Layout{Pipe: 2}, "1 blocks cannot be 2 stages"},
 		"shares nothing": {toys, parallel.Layout{Tensor: 2, Ring: 3},
-			"does not say what devices share, and the layout has tensor=2, ring=3, ulysses=1"},
+			"does not say how devices shard it, and the layout has tensor=2, ring=3, ulysses=1"},
 		"one device's GPT": {train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, one,
-			"a gpt.Config does not say what devices share"},
+			"a gpt.Config does not say how devices shard it"},
 		"no axis": {alone, one, "the layout has tensor=2, and the model shares nothing along it: use " +
 			"Layout.TensorGroup and SequenceGroup"},
 		"another axis": {other, one, `the model shares along the axis "model"`},

@@ -10,7 +10,7 @@ import (
 	"github.com/shardbook/shardbook/lib/flash"
 )
 
-// Attention is flash.Attention over sequences of the given number of tokens that are split over the group: q is
+// Attention is flash.Attention over sequences that are split over the group; tokens is their full length. q is
 // (B,Local,H,D), k (B,Local,K,D), v (B,Local,K,E) and the result (B,Local,H,E), each with the device's tokens. The
 // options are those of one device, without positions and segments. Padding attends only to padding, and has no effect
 // on other outputs or gradients.
@@ -18,8 +18,8 @@ import (
 // A ring saves the device's own q, k and v, the output, and two numbers for each query and head. See [Group.Traffic]
 // for its communication.
 //
-// It panics on wrong shapes, where flash.Attention or [Group.Local] panic, and if the Ulysses ranks do not divide the
-// heads.
+// It panics on wrong shapes, on arguments on which flash.Attention or [Group.Local] panic, and if the Ulysses ranks do
+// not divide the heads.
 func (s Group) Attention(q, k, v *graph.Node, tokens int, o flash.Options) *graph.Node {
 	l := s.layout(q.Graph(), tokens)
 	if err := l.check(q, k, v, o); err != nil {
@@ -64,8 +64,8 @@ func (l layout) check(q, k, v *graph.Node, o flash.Options) error {
 	return nil
 }
 
-// Exchanges returns an error unless that many Ulysses ranks divide both the query heads and the key/value heads of a
-// device.
+// Exchanges returns an error unless the number of Ulysses ranks divides both the query heads and the key/value heads of
+// a device.
 func Exchanges(heads, keyHeads, ranks int) error {
 	if ranks < 1 || heads%ranks != 0 || keyHeads%ranks != 0 {
 		return fmt.Errorf("sequence: a device has %d query heads and %d key/value heads, which %d devices cannot "+

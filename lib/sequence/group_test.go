@@ -132,7 +132,7 @@ func TestErrors(t *testing.T) {
 		{ulysses, 8, 4, 1, f32, nil, "4 query heads and 1 key/value heads, which 2 devices cannot exchange evenly"},
 		{ring, 8, 2, 2, f32, func(g *graph.Graph, o *flash.Options) { o.QueryPositions = graph.Zeros(g, positions) },
 			"the mask has positions or segments: leave them nil"},
-		{ring, 8, 3, 2, f32, nil, "3 query heads are no multiple of 2 key heads"},
+		{ring, 8, 3, 2, f32, nil, "3 query heads are not a multiple of 2 key heads"},
 		{ring, 8, 2, 2, f32, func(_ *graph.Graph, o *flash.Options) { o.Engine = flash.CuDNN },
 			"gives no partial results"},
 	} {

@@ -7,7 +7,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Placement says which tokens of a sequence each rank of a ring has.
+// Placement assigns the tokens of a sequence to the ranks of a ring.
 type Placement string
 
 const (
@@ -36,8 +36,8 @@ func (p Placement) Validate() error {
 	return nil
 }
 
-// Local returns the number of tokens of each rank, padding included: ⌈T/P⌉, or 2·⌈T/2P⌉ for Zigzag. It panics for less
-// than one token or rank.
+// Local returns the number of tokens of each rank, padding included: ⌈T/P⌉, or 2·⌈T/2P⌉ for Zigzag. It panics if tokens
+// or ranks is less than 1.
 func (p Placement) Local(tokens, ranks int) int {
 	if tokens < 1 || ranks < 1 {
 		panic(fmt.Errorf("sequence: %d tokens on %d ranks: choose at least one of each", tokens, ranks))
@@ -56,8 +56,8 @@ func (p Placement) chunks() int {
 
 func ceilDiv(a, b int) int { return (a + b - 1) / b }
 
-// Positions returns the positions of a rank's tokens, in the order in which the rank has them. Every rank has Local of
-// them; positions ≥ tokens are padding at the end of the sequence. It panics for an invalid rank and where Local does.
+// Positions returns the positions of a rank's tokens in the rank's order. Every rank has Local positions; those ≥
+// tokens are padding at the end of the sequence. It panics for an invalid rank, and if Local does.
 func (p Placement) Positions(tokens, ranks, rank int) []int {
 	if rank < 0 || rank >= ranks {
 		panic(fmt.Errorf("sequence: rank %d of %d: choose 0 to %d", rank, ranks, ranks-1))

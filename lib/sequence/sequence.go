@@ -26,7 +26,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective"
 )
 
-// Group is the context-parallel devices, along axes of the mesh of a graph that is compiled with xla.Compile. The zero
+// Group is the devices of context parallelism, along mesh axes of a graph that is compiled with xla.Compile. The zero
 // Group is a single device: it has all tokens, and its attention is flash.Attention.
 //
 // With r ring ranks and u Ulysses ranks the tokens are padded to a multiple of r·u, or of 2·r·u for Zigzag. Ring rank i
@@ -69,12 +69,12 @@ func (s Group) Axes() []string {
 	return slices.DeleteFunc([]string{s.Ring, s.Ulysses}, func(axis string) bool { return axis == "" })
 }
 
-// Local returns the number of tokens of each device for sequences of that many tokens, padding included. It panics for
+// Local returns the number of tokens of each device, padding included, for sequences of the given length. It panics for
 // an invalid group, for axes that the mesh does not have, and for less than 1 token.
 func (s Group) Local(g *graph.Graph, tokens int) int { return s.layout(g, tokens).local() }
 
-// Positions returns the positions of the device's tokens, (Local) int32; those of padding are ≥ tokens. It panics where
-// Local does.
+// Positions returns the positions of the device's tokens, (Local) int32. Positions of padding are at least tokens. It
+// panics if Local does.
 func (s Group) Positions(g *graph.Graph, tokens int) *graph.Node {
 	l := s.layout(g, tokens)
 	index := iota32(g, l.local())
@@ -84,14 +84,13 @@ func (s Group) Positions(g *graph.Graph, tokens int) *graph.Node {
 	return l.positions(index, l.ringRank(g))
 }
 
-// Real returns which of the device's tokens are not padding, (Local) bool. It panics where Local does.
+// Real returns a mask, (Local) bool, that is false for padding. It panics if Local does.
 func (s Group) Real(g *graph.Graph, tokens int) *graph.Node {
 	return graph.LessThan(s.Positions(g, tokens), graph.Const(g, int32(tokens)))
 }
 
 // Take returns the device's tokens of x, which has all tokens along an axis (-1 is the last). Padding repeats the last
-// token. The gradient of x is 0 for the other devices' tokens. It panics where Local does, and if x does not have the
-// axis.
+// token. The gradient of x is 0 for the other devices' tokens. It panics if Local does, or if x does not have the axis.
 func (s Group) Take(x *graph.Node, axis int) *graph.Node {
 	if axis < -x.Rank() || axis >= x.Rank() {
 		panic(fmt.Errorf("sequence: Take: x has shape %s and no axis %d", x.Shape(), axis))

@@ -6,7 +6,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Layer describes an attention layer.
+// Layer has the sizes of an attention layer, for [Group.Traffic].
 type Layer struct {
 	Batch, Tokens   int // sequences, and the tokens of each before padding
 	Heads, KeyHeads int
@@ -14,16 +14,16 @@ type Layer struct {
 	Type            dtypes.DType // of queries, keys and values
 }
 
-// Move is the collectives of one kind that each rank takes part in.
+// Move is the collectives of one kind in a pass of a layer, on each rank.
 type Move struct {
 	xla.Traffic // their number and buffers, as Program.Collectives counts them
-	// Sent is the bytes that the rank sends: all of the buffers in a hop, (N−1)/N of them in a collective of N ranks.
+	// Sent is the bytes that the rank sends: the full buffers in a hop, (N−1)/N of them in a collective of N ranks.
 	Sent int64
 }
 
-// Traffic predicts the communication of attention in both passes of one layer, with that many ring and Ulysses ranks. A
-// test compares it with XLA's programs. For N tokens of a batch with padding, P ranks in total, and widths h of all
-// query heads and g of all key heads, each rank's buffers in each pass have
+// Traffic predicts the communication of attention in both passes of one layer, with the given numbers of ring and
+// Ulysses ranks. A test compares it with XLA's programs. Let N be the tokens of a batch with padding, P the number of
+// ranks, h the total width of query heads and g that of key heads. Each rank's buffers in each pass have
 //
 //	Ulysses:          (2h + 2g)·N/P      4 all-to-alls
 //	ring:       (r−1)·2g·N/P             r−1 permutes; the backward pass adds r of gradients

@@ -6,9 +6,9 @@ import (
 	"sort"
 )
 
-// Work counts the matmuls of blocks in causal ring attention, by hop and rank: the pairs of a block of queries and a
-// block of keys, of block tokens each, in which a query sees a key. In hop h rank r has the keys of rank r−h. Padding
-// does not count. It panics where Positions does, and for blocks of less than one token.
+// Work returns the number of block matmuls in causal ring attention, for each hop and rank. It counts the pairs of a
+// query block and a key block, both of the given number of tokens, in which at least one query sees a key. In hop h
+// rank r has the keys of rank r−h. Padding does not count. It panics if Positions does, and if block is less than 1.
 func (p Placement) Work(tokens, ranks, block int) [][]int {
 	if block < 1 {
 		panic(fmt.Errorf("sequence: blocks of %d tokens: choose at least 1", block))
@@ -61,8 +61,8 @@ func Balance(work [][]int) float64 {
 	return float64(sum) / float64(time)
 }
 
-// Visible returns the fraction of the pairs of a rank's queries with the keys that it has in a hop that a causal mask
-// allows. Pairs with padding count as masked. It panics where Positions does.
+// Visible returns the fraction of query-key pairs that a causal mask allows, of a rank's queries and the keys that it
+// has in a hop. Pairs with padding count as masked. It panics if Positions does.
 func (p Placement) Visible(tokens, ranks, rank, hop int) float64 {
 	keys := p.real(tokens, ranks, source(rank, hop, ranks))
 	slices.Sort(keys)

@@ -9,10 +9,10 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// SumCopies sums the gradients of a parameter of which several ranks have the same indices, such as key and value heads
-// when there are fewer heads than ranks ([Heads]), so that the replicas stay equal. It returns x, the rank's shard
-// along an axis (−1 is the last); the gradient at each replicated index is the sum over the ranks that have it. It
-// returns x unchanged if the cut is nil or no index is replicated.
+// SumCopies sums the gradients of a parameter whose indices are partly replicated on several ranks, such as key and
+// value heads when there are fewer heads than ranks ([Heads]), so that the replicas stay equal. It returns x, the
+// rank's shard along an axis (−1 is the last); the gradient at each replicated index is the sum over the ranks that
+// have it. It returns x unchanged if the cut is nil or no index is replicated.
 //
 // The backward pass has one all-reduce, in x's type, of the replicated columns. It panics if the cut is not for this
 // group or does not match x.

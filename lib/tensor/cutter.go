@@ -6,8 +6,8 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// Cutter shards one parameter over ranks. Its errors name the parameter. Negative axes count from the end: −1 is the
-// axis of the outputs both of a matrix (in,out) and of its bias (out).
+// Cutter shards one parameter over ranks. Its errors name the parameter. Negative axes count from the end: axis −1 is
+// the output axis of a matrix (in,out) and of its bias (out).
 type Cutter func(s params.Spec, ranks int) (*params.Cut, error)
 
 // Even shards an axis into equal contiguous chunks, one for each rank in order. It returns an error if the ranks do not
@@ -32,10 +32,10 @@ func chunks(axis int, pad bool) Cutter {
 	}
 }
 
-// Heads shards an axis of attention heads: query heads, then key heads, then as many value heads, each of that width;
-// only query heads if keys is 0. Each rank has an equal chunk of the query heads and the key and value heads that these
-// use (query head h uses key head h·keys/queries), in the same order, so that its shard is a smaller attention. With
-// more ranks than key heads, ranks/keys neighbours have the same key head; see [Group.SumCopies].
+// Heads shards an axis of attention heads of the given width: query heads, then key heads, then as many value heads, or
+// query heads alone if keys is 0. Each rank has an equal chunk of the query heads, and the key and value heads that
+// these use (query head h uses key head h·keys/queries), so that its shard is a smaller attention. With more ranks than
+// key heads, ranks/keys neighbours have the same key head; see [Group.SumCopies].
 //
 // It returns an error if the axis has another size, if keys or ranks do not divide queries, or if neither of keys and
 // ranks divides the other.

@@ -15,7 +15,7 @@ type Rule struct {
 	Cut  Cutter
 }
 
-// Rules say how to shard a model: a parameter by the first rule that matches its name. Parameters without a rule are
+// Rules say how to shard a model: the first rule that matches a parameter's name applies. Parameters without a rule are
 // replicated.
 type Rules []Rule
 
@@ -35,11 +35,11 @@ func (r Rules) Cuts(tree params.Tree, ranks int) ([]*params.Cut, error) {
 	return cuts, nil
 }
 
-// Auto returns the placement of each entry of a run's state along a mesh axis of that many ranks, for train.NewAuto,
-// with which the compiler chooses the communication. It shards a parameter along the axis of its rule in contiguous
-// chunks, and an optimizer's state like its parameter. It replicates parameters whose axis the ranks do not divide or
-// whose rule has an error. Attention heads need not be on one device here: the compiler's program computes the same for
-// any placement.
+// Auto returns a function for train.NewAuto that gives the placement of each entry of a run's state along a mesh axis
+// of the given number of ranks; the compiler then chooses the communication. A parameter is sharded in contiguous
+// chunks along the axis of its rule, and an optimizer state like its parameter. A parameter is replicated if the ranks
+// do not divide its axis or its rule returns an error. Attention heads may be split over devices, since the compiler's
+// program computes the same for any placement.
 func (r Rules) Auto(axis string, ranks int) func(i int, s params.Spec) xla.Placement {
 	return func(_ int, s params.Spec) xla.Placement {
 		cut, err := r.cut(s, ranks)

@@ -1,11 +1,11 @@
 // Package tensor implements tensor parallelism: the weights of each layer are sharded over the devices of a mesh axis
 // (Shoeybi et al. 2019, "Megatron-LM", arXiv:1909.08053, §3).
 //
-// Of two matmuls with an elementwise function between them, Z = f(X·A)·B, each of n devices has N/n columns of A and
-// the same N/n rows of B. It computes f(X·A_r)·B_r, and the sum of these over the devices is Z. [Group.Columns]
-// multiplies by A_r, [Group.Rows] by B_r and sums. Attention is such a pair, with heads for columns. So a Transformer
-// block has two all-reduces of B·T·C elements in the forward pass (g) and two of the gradients of X in the backward
-// pass (f).
+// For two matmuls with an elementwise function in between, Z = f(X·A)·B, each of n devices has N/n columns of A and the
+// same N/n rows of B. It computes f(X·A_r)·B_r, and the sum of these over the devices is Z. [Group.Columns] multiplies
+// by A_r; [Group.Rows] multiplies by B_r and sums. Attention is such a pair, with heads in place of columns. So a
+// Transformer block has two all-reduces of B·T·C elements in the forward pass (g) and two of the gradients of X in the
+// backward pass (f).
 //
 // Between the pairs, every device computes normalizations and residuals of all tokens. Sequence parallelism
 // (Korthikanti et al. 2022, arXiv:2205.05198, §4.2.2) splits these by tokens: an all-reduce becomes a reduce-scatter,

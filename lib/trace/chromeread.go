@@ -133,7 +133,7 @@ func duration(what string, micros json.Number) (time.Duration, error) {
 	v, err := micros.Float64()
 	ns := math.Round(v * 1000)
 	if err != nil || math.Abs(ns) >= 1<<63 {
-		return 0, fmt.Errorf("its %s is %q: no number of microseconds, or one too large", what, micros)
+		return 0, fmt.Errorf("its %s is %q: want microseconds, at most 292 years", what, micros)
 	}
 	return time.Duration(ns), nil
 }

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// Of returns the spans of one stream of one rank.
+// Of returns the spans of one stream of a rank.
 func Of(spans []Span, rank int, stream string) []Span {
 	var of []Span
 	for _, s := range spans {

@@ -14,7 +14,7 @@ import (
 // architectures", CACM 52(4), 2009.
 type Roof struct{ FLOPS, Bandwidth float64 }
 
-// Operation is work and the time that it took.
+// Operation is an operation of a trace: its work and its time.
 type Operation struct {
 	Name string
 	Work

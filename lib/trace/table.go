@@ -11,8 +11,8 @@ type Row struct {
 	Stream, Name    string
 	Calls           int
 	Total, Min, Max time.Duration // of the spans' lengths; one that ends before it starts counts as 0 long
-	// Share is the fraction of the stream's busy time in which one of these spans ran. If no spans overlap, the shares
-	// of a stream sum to 1.
+	// Share is the fraction of the stream's busy time in which one of these spans ran. Without overlapping spans, the
+	// shares of a stream sum to 1.
 	Share float64
 	Work  // of all calls
 }

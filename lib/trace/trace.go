@@ -39,7 +39,7 @@ type Span struct {
 // Work is an amount of work: floating-point operations, and bytes moved.
 type Work struct{ FLOPs, Bytes int64 }
 
-// Counter is a value that a counter of a rank has from a time on, counted like the times of a [Span].
+// Counter is the value of a counter of a rank from a time on. Times are as in [Span].
 type Counter struct {
 	Rank  int
 	Name  string

@@ -1,9 +1,9 @@
 package online
 
 // KeysOuter computes attention in tiles with the outer loop over keys, as FlashAttention does (Dao et al. 2022, arXiv
-// 2205.14135, algorithm 1). It loads each tile of keys and values once, and for each of them loads and stores all
-// queries' outputs and (m, d) so far. With tiles that fill a fast memory of M elements it moves Θ(N²d²/M) elements
-// (theorem 2). It skips tiles of keys that no query of a tile sees.
+// 2205.14135, algorithm 1). It loads each tile of keys and values once; for each tile it loads and stores the outputs
+// and (m, d) of all queries. With tiles that fill a fast memory of M elements it moves Θ(N²d²/M) elements (theorem 2).
+// It skips tiles of keys that no query of a tile sees.
 //
 // Algorithm 1 saves m and d for the backward pass. Here a last kernel computes LSE from them, which moves 3T more
 // elements. It returns an error for wrong sizes.
@@ -50,8 +50,8 @@ func KeysOuter[F Float](h Head[F], t Tiles) (Forward[F], error) {
 }
 
 // QueriesOuter computes attention in tiles with the outer loop over queries, as FlashAttention-2 does (Dao 2023, arXiv
-// 2307.08691, algorithm 1). It loads each tile of queries once, and for each of them all keys and values. (m, d, o) are
-// in fast memory; the output is divided by d and stored once. It skips tiles of keys that no query of a tile sees. It
+// 2307.08691, algorithm 1). It loads each tile of queries once, and all keys and values for each tile. (m, d, o) are in
+// fast memory; the output is divided by d and stored once. It skips tiles of keys that no query of a tile sees. It
 // returns an error for wrong sizes.
 func QueriesOuter[F Float](h Head[F], t Tiles) (Forward[F], error) {
 	p, err := begin(h)

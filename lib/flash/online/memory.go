@@ -5,7 +5,7 @@ import (
 	"math"
 )
 
-// Float is a type for computations.
+// Float is the type of the numbers.
 type Float interface{ ~float32 | ~float64 }
 
 // Traffic counts the elements that move between main memory and the processor. Every access to main memory is counted.

@@ -9,10 +9,10 @@ import (
 // Tiles is the number of queries and keys in fast memory at a time, at least 1 of each.
 type Tiles struct{ Queries, Keys int }
 
-// TilesKeysOuter returns the tiles with the most keys for [KeysOuter] that fit in a fast memory of that many elements.
-// d and e are the elements of a key and of a value. The tiles have at most d queries, so that the scores are no larger
-// than the keys. FlashAttention's algorithm 1, line 1, has M/4d keys, which with the scores is a little more than M. It
-// returns an error if not even one query and one key fit.
+// TilesKeysOuter returns the tiles with the most keys for [KeysOuter] that fit in a fast memory of the given number of
+// elements. d and e are the elements of a key and of a value. The tiles have at most d queries, so that the scores are
+// no larger than the keys. FlashAttention's algorithm 1, line 1, has M/4d keys, which with the scores is a little more
+// than M. It returns an error if not even one query and one key fit.
 func TilesKeysOuter(fast, d, e int) (Tiles, error) {
 	return most(fast, d, e, func(n int) Tiles { return Tiles{Queries: min(n, d), Keys: n} }, forwardSize)
 }

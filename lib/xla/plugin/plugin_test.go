@@ -173,7 +173,8 @@ func library(t *testing.T, source string) Plugin {
 // function behind it: calling one would crash.
 func apiOf(version string) string {
 	return `#include <stddef.h>
-static struct { size_t size; void *ext; size_t vsize; void *vext; int major, minor; } api = {48, 0, 24, 0, ` + version + `};
+static struct { size_t size; void *ext; size_t vsize; void *vext; int major, minor;
+} api = {48, 0, 24, 0, ` + version + `};
 void *GetPjrtApi(void) { return &api; }`
 }
 
