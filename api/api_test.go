@@ -1,6 +1,6 @@
-// Package api has a record of what the libraries export, a file for each release, so that a change of it is seen in review.
-// After a wanted change, go test ./api -update renews the newest record; before a release with another interface, copy it
-// under the new version.
+// Package api has a record of what the libraries export, a file for each release, so that a change of it is seen in
+// review. After a wanted change, go test ./api -update renews the newest record; before a release with another
+// interface, copy it under the new version.
 package api
 
 import (
@@ -103,7 +103,10 @@ func TestRecord(t *testing.T) {
 		diff = append(diff, "+ "+line)
 	}
 	if diff != nil {
-		t.Errorf("the libraries do not export what api/%s says:\n%s\nif that is wanted, run go test ./api -update, and say it in CHANGELOG.md",
-			record, strings.Join(diff, "\n"))
+		t.Errorf(
+			"the libraries do not export what api/%s says:\n%s\nif that is wanted, run go test ./api -update, and say it in CHANGELOG.md",
+			record,
+			strings.Join(diff, "\n"),
+		)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// describe lists what a package exports, a line for each name, field and method, in the style of Go's own api/go1.txt. Names
-// of parameters are left out: changing them breaks nobody.
+// describe lists what a package exports, a line for each name, field and method, in the style of Go's own api/go1.txt.
+// Names of parameters are left out: changing them breaks nobody.
 func describe(name string, pkg *types.Package) []string {
 	d := describer{pkg: pkg}
 	for _, name := range pkg.Scope().Names() {
@@ -125,7 +125,8 @@ func nameless(t types.Type) types.Type {
 	case *types.Interface:
 		var methods []*types.Func
 		for m := range t.ExplicitMethods() {
-			methods = append(methods, types.NewFunc(m.Pos(), m.Pkg(), m.Name(), nameless(m.Signature()).(*types.Signature)))
+			signature := nameless(m.Signature()).(*types.Signature)
+			methods = append(methods, types.NewFunc(m.Pos(), m.Pkg(), m.Name(), signature))
 		}
 		return types.NewInterfaceType(methods, slices.Collect(t.EmbeddedTypes()))
 	}

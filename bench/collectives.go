@@ -25,8 +25,13 @@ type collectives struct {
 
 func newCollectives() *benchmark {
 	var b collectives
-	return &benchmark{name: "collectives", about: "all-reduce and other collectives between ranks of one machine, float32",
-		flags: b.flags, cases: b.cases, implementations: b.implementations}
+	return &benchmark{
+		name:            "collectives",
+		about:           "all-reduce and other collectives between ranks of one machine, float32",
+		flags:           b.flags,
+		cases:           b.cases,
+		implementations: b.implementations,
+	}
 }
 
 func (b *collectives) flags(flags *pflag.FlagSet) {
@@ -52,8 +57,12 @@ func (b *collectives) cases() ([]testCase, error) {
 					sizeText(size), b.ranks, sizeText(free>>20<<20))
 			}
 			if size < 1 || size%int64(4*b.ranks) != 0 {
-				return nil, fmt.Errorf("--sizes: %d bytes do not give %d ranks equal parts of float32: want a multiple of %d",
-					size, b.ranks, 4*b.ranks)
+				return nil, fmt.Errorf(
+					"--sizes: %d bytes do not give %d ranks equal parts of float32: want a multiple of %d",
+					size,
+					b.ranks,
+					4*b.ranks,
+				)
 			}
 			c := collectiveCase{Op: op, Bytes: size, Ranks: b.ranks}
 			cases = append(cases, testCase{name: op + " " + sizeText(size), params: c, describe: c.describe})
@@ -86,8 +95,20 @@ func (b *collectives) implementations() []implementation {
 	}
 	return []implementation{
 		{name: "group", about: "lib/collective/group between goroutines", role: ours, args: args, serve: b.serveGroup},
-		{name: "group-ring", about: "the same ranks, running the ring's plan", role: ours, args: args, serve: b.serveRing},
-		{name: "xla", about: "lib/collective in a graph on XLA's CPU devices", role: ours, args: args, serve: b.serveXLA},
+		{
+			name:  "group-ring",
+			about: "the same ranks, running the ring's plan",
+			role:  ours,
+			args:  args,
+			serve: b.serveRing,
+		},
+		{
+			name:  "xla",
+			about: "lib/collective in a graph on XLA's CPU devices",
+			role:  ours,
+			args:  args,
+			serve: b.serveXLA,
+		},
 		{name: "xla-malloc", about: "the same, with glibc told to keep freed memory", role: ours, args: args, env: keep,
 			serve: b.serveXLA},
 		{name: "mpi", about: "lib/collective/mpi between processes", role: ours, processes: b.ranks, serve: serveMPI,
@@ -100,7 +121,15 @@ func (b *collectives) implementations() []implementation {
 			commands: torchProcesses(b.ranks, "collectives.py", "gloo")},
 		{name: "openmpi", about: "Open MPI by mpi4py", role: peer, processes: b.ranks,
 			commands: func(ctx context.Context, p place) ([]*exec.Cmd, error) {
-				return mpirun(ctx, b.ranks, "self,vader", nil, p.python, filepath.Join(p.scripts, "collectives.py"), "mpi")
+				return mpirun(
+					ctx,
+					b.ranks,
+					"self,vader",
+					nil,
+					p.python,
+					filepath.Join(p.scripts, "collectives.py"),
+					"mpi",
+				)
 			}},
 		{name: "jax", about: "JAX's virtual devices", role: peer, commands: jax(nil)},
 		{name: "jax-malloc", about: "the same, with glibc told to keep freed memory", role: peer, commands: jax(keep)},

@@ -54,7 +54,8 @@ func installCommand() *cobra.Command {
 			if !ok {
 				bar := notebook.NewBar("installing", pyenv.Packages(requirements)+2)
 				defer bar.Done()
-				if dir, err = part.Ensure(cmd.Context(), func(_, _ int, what string) { bar.Step("%s", what) }); err != nil {
+				show := func(_, _ int, what string) { bar.Step("%s", what) }
+				if dir, err = part.Ensure(cmd.Context(), show); err != nil {
 					return err
 				}
 			}

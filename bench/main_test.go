@@ -281,8 +281,15 @@ func TestEndsEarly(t *testing.T) {
 				t.Fatal(err)
 			}
 			var lines, said strings.Builder
-			cmd := exec.CommandContext(t.Context(), program, "fake", "--impls=half,parent,"+name, "--rounds=9", "--json",
-				"--save="+out)
+			cmd := exec.CommandContext(
+				t.Context(),
+				program,
+				"fake",
+				"--impls=half,parent,"+name,
+				"--rounds=9",
+				"--json",
+				"--save="+out,
+			)
 			cmd.Env = append(os.Environ(), envMain+"=1", envPIDs+"="+pids)
 			cmd.Stdout, cmd.Stderr = &lines, &said
 			if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 1 {
@@ -297,7 +304,13 @@ func TestEndsEarly(t *testing.T) {
 			if saved, _ := os.ReadDir(out); len(saved) > 0 {
 				t.Errorf("it saved %v", saved)
 			}
-			all, two := strings.Count(lines.String(), `"samples_ms":[`), strings.Count(lines.String(), `"samples_ms":[10,10]`)
+			all, two := strings.Count(
+				lines.String(),
+				`"samples_ms":[`,
+			), strings.Count(
+				lines.String(),
+				`"samples_ms":[10,10]`,
+			)
 			if all != 3 || two != 2 {
 				t.Errorf("%d records, %d with two samples of 10 ms, want 3 and 2, in\n%s", all, two, lines.String())
 			}
@@ -430,11 +443,19 @@ func TestCases(t *testing.T) {
 func TestCompare(t *testing.T) {
 	got := compare("some", testCase{name: "one"}, []result{
 		{implementation{name: "xla", role: base}, sampleTimes{10, 20, 40}, footprint{}},
-		{implementation{name: "spmd-2", role: ours, over: "xla"}, sampleTimes{20, 60, 40}, footprint{}},     // 2, 3, 1
-		{implementation{name: "ddp-2", role: peer, over: "torch"}, sampleTimes{400, 120, 100}, footprint{}}, // 4, 1.5, 1
+		{implementation{name: "spmd-2", role: ours, over: "xla"}, sampleTimes{20, 60, 40}, footprint{}}, // 2, 3, 1
+		{
+			implementation{name: "ddp-2", role: peer, over: "torch"},
+			sampleTimes{400, 120, 100},
+			footprint{},
+		}, // 4, 1.5, 1
 		{implementation{name: "torch", role: base}, sampleTimes{100, 80, 100}, footprint{}},
 		{implementation{name: "jax-2", role: peer, over: "missing"}, sampleTimes{1, 1, 1}, footprint{}},
-		{implementation{name: "a", role: ours, class: "c"}, sampleTimes{1, 2, 4}, footprint{Arguments: 4, Temporary: 8}},
+		{
+			implementation{name: "a", role: ours, class: "c"},
+			sampleTimes{1, 2, 4},
+			footprint{Arguments: 4, Temporary: 8},
+		},
 		{implementation{name: "b", role: peer, class: "c"}, sampleTimes{2, 2, 8}, footprint{Arguments: 4, Temporary: 16,
 			Outputs: 4}},
 		{implementation{name: "d", role: peer, class: "c"}, sampleTimes{3, 1, 4}, footprint{PeakRSS: 1 << 30}},
@@ -456,7 +477,8 @@ func TestCompare(t *testing.T) {
 		{MinMS: 1, MedianMS: 1},
 	} {
 		r := got[i]
-		want.Bench, want.Case, want.Impl, want.Class, want.Samples, want.Rounds = "some", "one", r.Impl, r.Class, r.Samples, 3
+		want.Bench, want.Case, want.Impl, want.Class = "some", "one", r.Impl, r.Class
+		want.Samples, want.Rounds = r.Samples, 3
 		if want.Role = r.Role; !reflect.DeepEqual(r, want) {
 			t.Errorf("got  %+v\nwant %+v", r, want)
 		}

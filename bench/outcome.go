@@ -94,7 +94,7 @@ func tablesCommand() *cobra.Command {
 	}
 }
 
-// withTables is a document with its tables made anew from the outcomes in a folder.
+// withTables is a document with its tables renewed from the outcomes in a folder.
 func withTables(document, dir string, benchmarks []func() *benchmark) (string, error) {
 	before, rest, found := strings.Cut(document, tablesBegin)
 	_, after, closed := strings.Cut(rest, tablesEnd)
@@ -124,7 +124,8 @@ func withTables(document, dir string, benchmarks []func() *benchmark) (string, e
 			}
 			header, rows := cells(o.Records, false)
 			fmt.Fprintf(&text, "%s\n`%s`: %s\n\n%s.\n\n", title, o.Command, o.heading(), tableTitle)
-			for _, row := range append([][]string{header, strings.Fields(strings.Repeat("--- ", len(header)))}, rows...) {
+			rule := strings.Fields(strings.Repeat("--- ", len(header)))
+			for _, row := range append([][]string{header, rule}, rows...) {
 				fmt.Fprintf(&text, "| %s |\n", strings.Join(row, " | "))
 			}
 			title = ""

@@ -63,9 +63,12 @@ func torchProcesses(n int, script string, args ...string) commands {
 	return func(ctx context.Context, p place) (all []*exec.Cmd, err error) {
 		store, err := os.MkdirTemp(p.dir, "torch-")
 		for rank := range n {
-			all = append(all, p.command(ctx, []string{"GLOO_SOCKET_IFNAME=" + loopback()}, script, slices.Concat(args, []string{
-				"--threads=" + strconv.Itoa(max(1, runtime.NumCPU()/n)), "--rank=" + strconv.Itoa(rank),
-				"--ranks=" + strconv.Itoa(n), "--store=" + filepath.Join(store, "store")})...))
+			all = append(
+				all,
+				p.command(ctx, []string{"GLOO_SOCKET_IFNAME=" + loopback()}, script, slices.Concat(args, []string{
+					"--threads=" + strconv.Itoa(max(1, runtime.NumCPU()/n)), "--rank=" + strconv.Itoa(rank),
+					"--ranks=" + strconv.Itoa(n), "--store=" + filepath.Join(store, "store")})...),
+			)
 		}
 		return all, err
 	}
@@ -79,7 +82,14 @@ func mpiSelf(ranks int, btl string, env []string, args ...string) commands {
 			return nil, errUnsupported("no mpicc on the PATH. " + needMPI)
 		}
 		program := filepath.Join(p.dir, "bench-mpi")
-		build := exec.CommandContext(ctx, "go", "build", "-tags=mpi", "-o="+program, "github.com/shardbook/shardbook/bench")
+		build := exec.CommandContext(
+			ctx,
+			"go",
+			"build",
+			"-tags=mpi",
+			"-o="+program,
+			"github.com/shardbook/shardbook/bench",
+		)
 		if said, err := build.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("go build -tags=mpi: %w: %s", err, said)
 		}

@@ -72,8 +72,13 @@ func (b *training) cases() ([]testCase, error) {
 func trainImplementations() []implementation {
 	return []implementation{
 		{name: "xla", about: "this project on XLA's CPU device", role: ours, serve: serveGPT(1, startOne)},
-		{name: "xla-malloc", about: "the same, with glibc told to keep freed memory", role: ours, env: []string{keepMemory},
-			serve: serveGPT(1, startOne)},
+		{
+			name:  "xla-malloc",
+			about: "the same, with glibc told to keep freed memory",
+			role:  ours,
+			env:   []string{keepMemory},
+			serve: serveGPT(1, startOne),
+		},
 		{name: "jax", about: "jit, with the state donated", role: peer, commands: python(nil, "train.py", "jax")},
 		{name: "jax-malloc", about: "the same, with glibc told to keep freed memory", role: peer,
 			commands: python([]string{keepMemory}, "train.py", "jax")},

@@ -139,7 +139,13 @@ func gptTrial(start startRun, half bool) func([]byte) (trial, error) {
 		if err != nil {
 			return t, err
 		}
-		t = trial{start, train.Recipe{Model: size.config(), Optimizer: optim.AdamW(trainRate)}, batches.Step, nil, false}
+		t = trial{
+			start,
+			train.Recipe{Model: size.config(), Optimizer: optim.AdamW(trainRate)},
+			batches.Step,
+			nil,
+			false,
+		}
 		if half {
 			t.measured = func(int) (inputs, targets *tensors.Tensor, err error) {
 				return batches.Rank(trainFirst-1, 0, ddpProcesses)

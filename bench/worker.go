@@ -154,7 +154,13 @@ func (w *worker) accept(listener *net.UnixListener) error {
 	for range max(1, w.processes) {
 		conn, err := listener.Accept()
 		if err != nil {
-			return fmt.Errorf("%d of %d processes connected: %w: %s", len(w.ranks), max(1, w.processes), err, w.lastWords())
+			return fmt.Errorf(
+				"%d of %d processes connected: %w: %s",
+				len(w.ranks),
+				max(1, w.processes),
+				err,
+				w.lastWords(),
+			)
 		}
 		c := &connection{conn, json.NewDecoder(conn)}
 		w.ranks = append(w.ranks, c)

@@ -28,9 +28,14 @@ func zeroImplementations() []implementation {
 			startRanks)},
 		{name: "ranks-zero1-2", about: "the same in stage 1", role: ours, class: splitStates, over: "ranks-2",
 			serve: serveGPT(2, startZeroRanks(zero.Options{Stage: 1}))},
-		{name: "ranks-zero3-2", about: "the same in stage 3, parameters gathered a block ahead", role: ours, class: splitAll,
+		{
+			name:  "ranks-zero3-2",
+			about: "the same in stage 3, parameters gathered a block ahead",
+			role:  ours,
+			class: splitAll,
 			over:  "ranks-2",
-			serve: serveGPT(2, startZeroRanks(zero.Options{Stage: 3, Prefetch: 1}))},
+			serve: serveGPT(2, startZeroRanks(zero.Options{Stage: 3, Prefetch: 1})),
+		},
 		{name: "ddp-2", about: "DistributedDataParallel by gloo, 2 processes with half the cores each", role: base,
 			processes: ddpProcesses, commands: trainDDP()},
 		{name: "fsdp-2", about: "the same with fully_shard (FSDP2) of each block and of the model", role: peer,
@@ -56,7 +61,8 @@ func zeroImplementations() []implementation {
 			}
 			all = append(all, implementation{name: fmt.Sprintf("zero%d-%d", stage, n),
 				about: fmt.Sprintf("one program in stage %d", stage),
-				role:  ours, class: class, over: name("spmd"), serve: serveGPT(n, startZero(zero.Options{Stage: stage}))})
+				role:  ours, class: class, over: name("spmd"),
+				serve: serveGPT(n, startZero(zero.Options{Stage: stage}))})
 		}
 	}
 	return all

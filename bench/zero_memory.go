@@ -76,7 +76,12 @@ func stackImplementations() []implementation {
 	return []implementation{
 		{name: "zero3", about: "stage 3, one program", role: ours, serve: serveTrial(stackDevices, stackTrial)},
 		{name: "jax-fsdp", about: "the same state sharded, block after block", role: peer, commands: jax()},
-		{name: "jax-fsdp-scan", about: "the same, in jax.lax.scan over jax.checkpoint", role: peer, commands: jax("--scan")},
+		{
+			name:     "jax-fsdp-scan",
+			about:    "the same, in jax.lax.scan over jax.checkpoint",
+			role:     peer,
+			commands: jax("--scan"),
+		},
 	}
 }
 
@@ -109,8 +114,11 @@ func (c stackCase) model() chain.Model {
 		m.Blocks = append(m.Blocks, chain.Block{
 			Name: fmt.Sprintf("h%d", i),
 			Kind: "block",
-			Params: params.Tree{params.New(up, dtypes.Float32, c.Width, c.Width), params.New(down, dtypes.Float32, c.Width,
-				c.Width)},
+			Params: params.Tree{
+				params.New(up, dtypes.Float32, c.Width, c.Width),
+				params.New(down, dtypes.Float32, c.Width,
+					c.Width),
+			},
 			Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
 				hidden := graph.Tanh(graph.Dot(x, p.Get(up)).Product())
 				return graph.Add(x, graph.Dot(hidden, p.Get(down)).Product())

@@ -61,7 +61,8 @@ func TestAgentAndCut(t *testing.T) {
 	}
 	mustNot := func(from, to int) {
 		t.Helper()
-		if got, status := ask(from, to); status != 255 || !strings.Contains(got, "cannot connect to host "+h.Names()[to]) {
+		if got, status := ask(from, to); status != 255 ||
+			!strings.Contains(got, "cannot connect to host "+h.Names()[to]) {
 			t.Errorf("from %d to %d: status %d, %q, want 255", from, to, status, got)
 		}
 	}

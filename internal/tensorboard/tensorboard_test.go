@@ -113,7 +113,8 @@ func TestWriter(t *testing.T) {
 	for i, step := range []uint64{0, 7, 300} {
 		event := fields(t, all[i])
 		at := math.Float64frombits(event[0].n)
-		if len(event) != 3 || event[0].id != 1 || at < before || at > before+60 || event[1].id != 2 || event[1].n != step {
+		if len(event) != 3 || event[0].id != 1 || at < before || at > before+60 || event[1].id != 2 ||
+			event[1].n != step {
 			t.Errorf("event %d: %v", i, event)
 		}
 		switch what := event[2]; i {

@@ -135,7 +135,9 @@ func (c Case) named(r int, err error) error {
 	if err == nil {
 		return fmt.Errorf("rank %d has no error", r)
 	}
-	own := regexp.MustCompile(fmt.Sprintf(`rank %d: (%v|panic: %s|(?:\w+: )?rank %[1]d has failed)`, c.Victim, ErrLuck, boom))
+	own := regexp.MustCompile(
+		fmt.Sprintf(`rank %d: (%v|panic: %s|(?:\w+: )?rank %[1]d has failed)`, c.Victim, ErrLuck, boom),
+	)
 	if c.Fault != Stalls && own.MatchString(err.Error()) {
 		return nil
 	}

@@ -15,7 +15,8 @@ import (
 // byPlanAlgorithms have a plan of each of the three operations.
 func byPlanAlgorithms() (all []plan.Algorithm) {
 	for _, a := range plan.Algorithms(plan.AllReduce) {
-		if slices.Contains(plan.Algorithms(plan.AllGather), a) && slices.Contains(plan.Algorithms(plan.ReduceScatter), a) {
+		if slices.Contains(plan.Algorithms(plan.AllGather), a) &&
+			slices.Contains(plan.Algorithms(plan.ReduceScatter), a) {
 			all = append(all, a)
 		}
 	}
@@ -36,9 +37,18 @@ func TestByPlan(t *testing.T) {
 		for _, algorithm := range algorithms {
 			for kind := KindBroadcast; kind < KindBarrier; kind++ {
 				for element := Float32; element <= Uint8; element++ {
-					c := randomCase{View: true, Seed: random.Uint64(), Kind: kind, Type: element, Ranks: ranks, Algorithm: algorithm,
-						Length: random.IntN(20), Root: random.IntN(ranks), InPlace: random.IntN(2) == 0,
-						Op: ReduceOp(random.IntN(int(Min) + 1))}
+					c := randomCase{
+						View:      true,
+						Seed:      random.Uint64(),
+						Kind:      kind,
+						Type:      element,
+						Ranks:     ranks,
+						Algorithm: algorithm,
+						Length:    random.IntN(20),
+						Root:      random.IntN(ranks),
+						InPlace:   random.IntN(2) == 0,
+						Op:        ReduceOp(random.IntN(int(Min) + 1)),
+					}
 					if c.Op == Mean && (c.Type >= Int32 || ranks&(ranks-1) != 0) || c.Op == Product {
 						c.Op = Sum // thirds and products of many ranks are not exact
 					}

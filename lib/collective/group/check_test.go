@@ -58,7 +58,8 @@ func TestCheck(t *testing.T) {
 		{"nothing", AllReduceCall([]float32(nil), Sum), ""},
 	} {
 		err := test.call.Check(1, 3)
-		if test.want == "" && err != nil || test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
+		if test.want == "" && err != nil ||
+			test.want != "" && (err == nil || !strings.Contains(err.Error(), test.want)) {
 			t.Errorf("%s: error %v, want %q", test.name, err, test.want)
 		}
 	}
@@ -135,8 +136,9 @@ func TestBadArguments(t *testing.T) {
 		{"5000 ranks", 5000, nil},
 		{"a timeout of 0s", 2, []Option{Timeout(0)}},
 	} {
-		if err := Run(context.Background(), test.n, nothing, test.options...); err == nil || !strings.Contains(err.Error(),
-			test.want) {
+		if err := Run(context.Background(), test.n, nothing, test.options...); err == nil ||
+			!strings.Contains(err.Error(),
+				test.want) {
 			t.Errorf("error %v, want %q", err, test.want)
 		}
 		if _, err := New(test.n, test.options...); err == nil {

@@ -132,7 +132,8 @@ func (c faultCase) play() error {
 	over, stricken := make(chan struct{}), make(chan struct{})
 	hook := func(rank int, s step) {
 		// Which rank works is chance: there the first that does is the victim.
-		if s != c.at || !armed[rank].Load() || rank != victim && s != stepWorking || !struck.CompareAndSwap(false, true) {
+		if s != c.at || !armed[rank].Load() || rank != victim && s != stepWorking ||
+			!struck.CompareAndSwap(false, true) {
 			return
 		}
 		strickenRank.Store(int32(rank))

@@ -40,7 +40,9 @@ func TestNoAllocation(t *testing.T) {
 			"all-to-all": func(ctx context.Context, g Group, whole, _, other []float32) error {
 				return AllToAll(ctx, g, whole, other)
 			},
-			"broadcast": func(ctx context.Context, g Group, whole, _, _ []float32) error { return Broadcast(ctx, g, whole, 2) },
+			"broadcast": func(ctx context.Context, g Group, whole, _, _ []float32) error {
+				return Broadcast(ctx, g, whole, 2)
+			},
 			"bfloat16": func(ctx context.Context, g Group, whole, _, _ []float32) error {
 				halves := unsafe.Slice((*bfloat16.BFloat16)(unsafe.Pointer(&whole[0])), len(whole))
 				return AllReduce(ctx, g, halves, Mean)

@@ -40,7 +40,15 @@ func TestFastIsPortable(t *testing.T) {
 				for _, g := range got {
 					for i := range g {
 						if i < done && math.Float32bits(g[i]) != math.Float32bits(want[i]) {
-							t.Fatalf("%v of %d ranks, element %d of %d: %x, want %x", op, ranks, i, length, g[i], want[i])
+							t.Fatalf(
+								"%v of %d ranks, element %d of %d: %x, want %x",
+								op,
+								ranks,
+								i,
+								length,
+								g[i],
+								want[i],
+							)
 						}
 						if i >= done && g[i] != 0 {
 							t.Fatalf("%v of %d ranks wrote element %d of %d", op, ranks, i, done)
@@ -132,7 +140,13 @@ func checkHalf(t *testing.T, kind Type, table table, bits uint16) {
 			}
 		}
 		if x != x && narrowed[0] != narrowed[16] {
-			t.Fatalf("a NaN of bits %#x narrows to bits %#x or %#x of %v", math.Float32bits(x), narrowed[0], narrowed[16], kind)
+			t.Fatalf(
+				"a NaN of bits %#x narrows to bits %#x or %#x of %v",
+				math.Float32bits(x),
+				narrowed[0],
+				narrowed[16],
+				kind,
+			)
 		}
 	}
 }
@@ -154,7 +168,13 @@ func TestNaN(t *testing.T) {
 			reduce(BFloat16, op, addresses(bf16), addresses(bf16), 1)
 			reduce(Float16, op, addresses(f16), addresses(f16), 1)
 			for r := range 3 {
-				got := []float64{float64(f32[r][0]), float64(f32[r][39]), f64[r][0], number64(bf16[r][0]), number64(f16[r][0])}
+				got := []float64{
+					float64(f32[r][0]),
+					float64(f32[r][39]),
+					f64[r][0],
+					number64(bf16[r][0]),
+					number64(f16[r][0]),
+				}
 				for i, x := range got {
 					if !math.IsNaN(x) {
 						t.Errorf("%v with a NaN of rank %d: result %d is %v", op, at, i, x)

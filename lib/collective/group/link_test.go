@@ -256,8 +256,12 @@ func TestSlowEndsWithItsContext(t *testing.T) {
 		other Call
 	}{
 		{"all-reduce", func(ctx context.Context, g Group) error { return g.Do(ctx, sum()) }, sum()},
-		{"started", func(ctx context.Context, g Group) error { return g.Start(ctx, BarrierCall()).Wait() }, BarrierCall()},
-		{"send", func(ctx context.Context, g Group) error { return Send(ctx, g, []float32{1}, 0) }, RecvCall(make([]float32,
+		{"started", func(ctx context.Context, g Group) error {
+			return g.Start(ctx, BarrierCall()).Wait()
+		}, BarrierCall()},
+		{"send", func(ctx context.Context, g Group) error {
+			return Send(ctx, g, []float32{1}, 0)
+		}, RecvCall(make([]float32,
 			1), 1)},
 	} {
 		groups, err := New(2)

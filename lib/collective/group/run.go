@@ -31,7 +31,10 @@ func Run(ctx context.Context, n int, f func(ctx context.Context, g Group) error,
 			d := &departure{reason: "died", err: errDied}
 			defer func() {
 				if r := recover(); r != nil {
-					d = &departure{reason: fmt.Sprintf("panicked: %v", r), err: fmt.Errorf("panic: %v\n%s", r, debug.Stack())}
+					d = &departure{
+						reason: fmt.Sprintf("panicked: %v", r),
+						err:    fmt.Errorf("panic: %v\n%s", r, debug.Stack()),
+					}
 				}
 				s.leave(rank, d)
 				if d.err != nil {

@@ -2,5 +2,5 @@
 
 package mpi
 
-// SetPieceCount makes calls be cut into pieces of so many elements.
+// SetPieceCount makes calls be cut into pieces of n elements.
 func SetPieceCount(n int) { pieceCount = n }

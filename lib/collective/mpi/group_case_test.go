@@ -36,8 +36,12 @@ func background(ctx context.Context, r *rank) error {
 		return err
 	}
 	if want := (r.Size() - 1 - r.Rank()) / 2; half.Rank() != want {
-		return fmt.Errorf("rank %d is rank %d of its half, want %d: the keys order it from the last to the first", r.Rank(),
-			half.Rank(), want)
+		return fmt.Errorf(
+			"rank %d is rank %d of its half, want %d: the keys order it from the last to the first",
+			r.Rank(),
+			half.Rank(),
+			want,
+		)
 	}
 	none, err := r.Split(ctx, -1, 0)
 	if err != nil || none != nil {
@@ -68,7 +72,12 @@ func background(ctx context.Context, r *rank) error {
 			top--
 		}
 		got := []int64{all[n-1], some[n-1], all2[n-1], from[n-1]}
-		want := []int64{int64(r.Size()*(r.Size()-1)/2 + r.Size()*round), int64(top * round), int64(r.Size()), int64(peer)}
+		want := []int64{
+			int64(r.Size()*(r.Size()-1)/2 + r.Size()*round),
+			int64(top * round),
+			int64(r.Size()),
+			int64(peer),
+		}
 		if !slices.Equal(got, want) {
 			return fmt.Errorf("round %d: rank %d has %v, want %v", round, r.Rank(), got, want)
 		}
@@ -135,7 +144,7 @@ func rounding(ctx context.Context, r *rank) error {
 	return nil
 }
 
-// round is x in a format with so many significant bits and exponents, to nearest, ties to even.
+// round is x in a format with the given numbers of significant bits and exponents, to nearest, ties to even.
 func round(x float32, bits, least, most int) float32 {
 	_, exponent := math.Frexp(float64(x)) // |x| is in [2^(exponent-1), 2^exponent)
 	step := math.Ldexp(1, max(exponent-1, least)+1-bits)
@@ -160,7 +169,8 @@ func sameBits(ctx context.Context, r *rank) error {
 			return err
 		}
 		firstWide, firstNarrow := slices.Clone(wide), slices.Clone(narrow)
-		if err := firstError(group.Broadcast(ctx, r, firstWide, 0), group.Broadcast(ctx, r, firstNarrow, 0)); err != nil {
+		err := firstError(group.Broadcast(ctx, r, firstWide, 0), group.Broadcast(ctx, r, firstNarrow, 0))
+		if err != nil {
 			return err
 		}
 		if !slices.Equal(wide, firstWide) || !slices.Equal(narrow, firstNarrow) {

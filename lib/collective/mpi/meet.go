@@ -52,10 +52,20 @@ func (g *ranks) compare(t *task, calls []head) error {
 	}
 	for rank, call := range calls {
 		if want := t.OutCounts[rank]; call.give != int64(want) {
-			return g.fail(t, rank, fmt.Sprintf("has %d elements for rank %d, which expects %d", call.give, g.rank, want), nil)
+			return g.fail(
+				t,
+				rank,
+				fmt.Sprintf("has %d elements for rank %d, which expects %d", call.give, g.rank, want),
+				nil,
+			)
 		}
 		if has := t.InCounts[rank]; call.take != int64(has) {
-			return g.fail(t, g.rank, fmt.Sprintf("has %d elements for rank %d, which expects %d", has, rank, call.take), nil)
+			return g.fail(
+				t,
+				g.rank,
+				fmt.Sprintf("has %d elements for rank %d, which expects %d", has, rank, call.take),
+				nil,
+			)
 		}
 	}
 	return nil

@@ -19,7 +19,7 @@ func init() {
 	cases["random, fewer"] = random(60)
 }
 
-// random makes calls of random kinds, reductions, roots and lengths, so many of each
+// random makes calls of random kinds, reductions, roots and lengths, n of each
 // type, and compares each with a plain computation from the inputs of all ranks.
 func random(calls int) func(context.Context, *rank) error {
 	return func(ctx context.Context, r *rank) error { return randomCalls(ctx, r, calls) }
@@ -93,8 +93,18 @@ func randomCall[T group.Element](ctx context.Context, r *rank, rng *rand.Rand, o
 			return err
 		}
 		if !slices.Equal(got, want) {
-			return fmt.Errorf("%v of %d %v, %v, root %d, in place %v: rank %d gets %v, want %v", kind, n, group.TypeOf[T](), op,
-				root, inPlace, me, head(got), head(want))
+			return fmt.Errorf(
+				"%v of %d %v, %v, root %d, in place %v: rank %d gets %v, want %v",
+				kind,
+				n,
+				group.TypeOf[T](),
+				op,
+				root,
+				inPlace,
+				me,
+				head(got),
+				head(want),
+			)
 		}
 		return nil
 	}

@@ -120,9 +120,16 @@ func TestCostHierarchical(t *testing.T) {
 		if !near(line.Total, want) {
 			t.Errorf("%d groups of %d: %v, want %v s", test.groups, test.size, line.Total, want)
 		}
-		if ring := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4); test.groups > 1 && test.size > 1 &&
+		if ring := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4); test.groups > 1 &&
+			test.size > 1 &&
 			ring.Total <= line.Total {
-			t.Errorf("%d groups of %d: a ring takes %v, no longer than %v", test.groups, test.size, ring.Total, line.Total)
+			t.Errorf(
+				"%d groups of %d: a ring takes %v, no longer than %v",
+				test.groups,
+				test.size,
+				ring.Total,
+				line.Total,
+			)
 		}
 	}
 }
@@ -177,7 +184,8 @@ func TestTimeline(t *testing.T) {
 				messages++
 			case plan.Receive:
 				for _, sent := range line.Spans {
-					if sent.Action == plan.Send && sent.Round == s.Round && sent.Rank == s.Peer && sent.Peer == s.Rank &&
+					if sent.Action == plan.Send && sent.Round == s.Round && sent.Rank == s.Peer &&
+						sent.Peer == s.Rank &&
 						sent.End > s.End {
 						t.Errorf("%+v is received before %+v", s, sent)
 					}

@@ -38,8 +38,9 @@ func checkTotals(t *testing.T, traffic plan.Traffic) {
 func TestCount(t *testing.T) {
 	for N := 2; N <= 16; N++ {
 		L := bits.Len(uint(N - 1))
-		n := 720720                                                                        // a multiple of every N
-		group := map[int]int{4: 2, 6: 3, 8: 4, 9: 3, 10: 5, 12: 4, 14: 7, 15: 5, 16: 4}[N] // the default, where it divides N
+		n := 720720 // a multiple of every N
+		// the default, where it divides N
+		group := map[int]int{4: 2, 6: 3, 8: 4, 9: 3, 10: 5, 12: 4, 14: 7, 15: 5, 16: 4}[N]
 		for _, test := range []struct {
 			op                plan.Op
 			algorithm         plan.Algorithm
@@ -92,7 +93,11 @@ func TestVolumes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := v.Factor(ranks) * elements * size; !scalar.EqualWithinRel(float64(traffic.Total.Bytes), want, 1e-12) {
+			if want := v.Factor(ranks) * elements * size; !scalar.EqualWithinRel(
+				float64(traffic.Total.Bytes),
+				want,
+				1e-12,
+			) {
 				t.Errorf("%s of %d ranks moves %d bytes, %s is %v", v.Name, ranks, traffic.Total.Bytes, v.Formula, want)
 			}
 		}

@@ -147,5 +147,8 @@ func parseStep(text string) (Step, error) {
 			return s, nil
 		}
 	}
-	return Step{}, fmt.Errorf("step %q: want such as \"send 1 to 2\", \"receive 2[0] from 1\", \"0 += 2\" or \"0 = 2\"", text)
+	return Step{}, fmt.Errorf(
+		"step %q: want such as \"send 1 to 2\", \"receive 2[0] from 1\", \"0 += 2\" or \"0 = 2\"",
+		text,
+	)
 }

@@ -434,8 +434,9 @@ func TestNewErrors(t *testing.T) {
 		{plan.AllReduce, plan.Tree, 4, plan.Root(1), "has no root"},
 		{plan.AllReduce, plan.Hierarchical, 4, plan.GroupsOf(0), "groups of 0"},
 	} {
-		if _, err := plan.New(test.op, test.algorithm, test.ranks, test.option); err == nil || !strings.Contains(err.Error(),
-			test.want) {
+		if _, err := plan.New(test.op, test.algorithm, test.ranks, test.option); err == nil ||
+			!strings.Contains(err.Error(),
+				test.want) {
 			t.Errorf("got error %v, want %q", err, test.want)
 		}
 	}

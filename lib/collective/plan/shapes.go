@@ -78,7 +78,7 @@ func chain(ranks int) schedule {
 
 // bothWays is the all-gather by a ring that is used in both directions at once: a
 // chunk goes half of the way round by the right, half by the left. That takes half
-// the rounds of a ring with the same bytes a rank, so it gains where a rank has a
+// the rounds of a ring with the same bytes a rank, so it is faster where a rank has a
 // port for each neighbour, as on a torus (Jouppi et al. 2023, "TPU v4", has such
 // links; see [Topology.Ports]). Where the number of other ranks is odd, the right
 // goes one further.

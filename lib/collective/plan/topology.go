@@ -17,7 +17,7 @@ type Topology struct {
 	// Link returns the link between two ranks. It is called for every message.
 	Link func(from, to int) Link
 	// Ports is the number of messages that a rank can send at the same time, and receive
-	// at the same time. 0 means 1. A bidirectional ring gains from 2.
+	// at the same time. 0 means 1. A bidirectional ring is faster with 2.
 	Ports int
 }
 
@@ -44,8 +44,13 @@ func Groups(size int, inside, between Link) Topology {
 func (t Topology) seconds(m message) (float64, error) {
 	link := t.Link(m.from, m.to)
 	if link.Latency < 0 || !(link.Bandwidth > 0) {
-		return 0, fmt.Errorf("plan: the link from rank %d to %d has latency %v and %v bytes/s: want at least 0, and above 0",
-			m.from, m.to, link.Latency, link.Bandwidth)
+		return 0, fmt.Errorf(
+			"plan: the link from rank %d to %d has latency %v and %v bytes/s: want at least 0, and above 0",
+			m.from,
+			m.to,
+			link.Latency,
+			link.Bandwidth,
+		)
 	}
 	return link.Latency.Seconds() + float64(m.bytes)/link.Bandwidth, nil
 }
