@@ -145,7 +145,7 @@ func Interleaved(ranks, microbatches, chunks int) (*step.Plan, error) {
 		if below := microbatches / ranks * ranks; below > 0 {
 			would = fmt.Sprintf("%d or %d", below, below+ranks)
 		}
-		return nil, fmt.Errorf("schedule %s: %d micro-batches are no multiple of %d ranks: use %s",
+		return nil, fmt.Errorf("schedule %s: %d micro-batches are not a multiple of %d ranks: use %s",
 			KindInterleaved, microbatches, ranks, would)
 	}
 	return p, err
@@ -188,7 +188,7 @@ func TwoBW(ranks, microbatches, every int) (*step.Plan, error) {
 		return nil, fmt.Errorf("schedule %s: an update every %d micro-batches is too often for %d ranks "+
 			"with two versions of the weights: use at least %d", Kind2BW, every, ranks, ranks)
 	case microbatches%every != 0:
-		return nil, fmt.Errorf("schedule %s: %d micro-batches are no multiple of %d, those of an update: use %d",
+		return nil, fmt.Errorf("schedule %s: %d micro-batches are not a multiple of the %d of an update: use %d",
 			Kind2BW, microbatches, every, (microbatches/every+1)*every)
 	}
 	return p, err

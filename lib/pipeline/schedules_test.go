@@ -82,17 +82,17 @@ func TestNewErrors(t *testing.T) {
 	}{
 		{second(pipeline.NewSchedule("gpipes", 4, 8, 0)), `unknown kind "gpipes": use one of naive, gpipe, 1f1b, `},
 		{second(pipeline.NewSchedule(pipeline.KindGPipe, 4, 8, 2)), "it takes no number of chunks; leave it out"},
-		{second(pipeline.Interleaved(4, 6, 2)), "6 micro-batches are no multiple of 4 ranks: use 4 or 8"},
-		{second(pipeline.Interleaved(4, 3, 2)), "3 micro-batches are no multiple of 4 ranks: use 4"},
+		{second(pipeline.Interleaved(4, 6, 2)), "6 micro-batches are not a multiple of 4 ranks: use 4 or 8"},
+		{second(pipeline.Interleaved(4, 3, 2)), "3 micro-batches are not a multiple of 4 ranks: use 4"},
 		{second(pipeline.DualPipe(3, 8)), "3 ranks are odd: use 4"},
 		{second(pipeline.DualPipe(4, 9)), "9 micro-batches: use an even number of at least 8"},
 		{second(pipeline.DualPipe(4, 6)), "6 micro-batches: use an even number of at least 8"},
 		{second(pipeline.TwoBW(0, 8, 2)), "0 ranks: ask for at least 1"},
 		{second(pipeline.TwoBW(4, 8, 2)), "every 2 micro-batches is too often for 4 ranks"},
 		{second(pipeline.TwoBW(4, 9, 3)), "every 3 micro-batches is too often for 4 ranks"},
-		{second(pipeline.TwoBW(4, 10, 4)), "10 micro-batches are no multiple of 4, those of an update: use 12"},
+		{second(pipeline.TwoBW(4, 10, 4)), "10 micro-batches are not a multiple of the 4 of an update: use 12"},
 		{second(pipeline.NewSchedule(pipeline.Kind2BW, 4, 3, 0)),
-			"3 micro-batches are no multiple of 4, those of an update: use 4"},
+			"3 micro-batches are not a multiple of the 4 of an update: use 4"},
 	} {
 		if c.err == nil || !strings.Contains(c.err.Error(), c.want) {
 			t.Errorf("%v, want %q", c.err, c.want)
