@@ -46,7 +46,7 @@ func TestSpecialFiles(t *testing.T) {
 		"train --log": {use: func(path string) error {
 			_, err := openLog(path, 0)
 			return err
-		}, inPipe: "nobody reads", device: "taken", inSparse: "something in it already"},
+		}, inPipe: "nobody reads", device: "taken", inSparse: "the file is not empty"},
 		"train --checkpoint": {use: train("--checkpoint"), inFolder: "taken", inPipe: "not a directory",
 			device:   "not a directory",
 			inSparse: "not a directory"},

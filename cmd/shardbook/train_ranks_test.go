@@ -235,7 +235,7 @@ func TestRanksFail(t *testing.T) {
 		Accumulate: 1, Every: 1,
 		Zero: 3}} {
 		if _, err := toyRunner(t, backend, p); err == nil || !strings.Contains(err.Error(),
-			"the layout has 4 devices, and the backend 3") {
+			"the layout needs 4 devices, the backend has 3") {
 			t.Errorf("stage %d: 4 ranks on 3 devices: %v", p.Zero, err)
 		}
 	}
