@@ -164,7 +164,7 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Pipe: 2, Chunks: 3}, "3 chunks"},
 		{parallel.Layout{Pipe: 3, Schedule: pipeline.KindDualPipe, Microbatches: 6}, "3 ranks are odd"},
 		{parallel.Layout{Pipe: 2, Microbatches: 3, Schedule: pipeline.KindInterleaved},
-			"3 micro-batches are no multiple"},
+			"3 micro-batches are not a multiple"},
 		{parallel.Layout{Sync: "sometimes"}, `"sometimes"`},
 		{parallel.Layout{Replicas: 2, Every: -1}, "Options.Every is -1"},
 		{parallel.Layout{Replicas: 2, Every: 2, Sync: ddp.Naive}, `Layout.Every is 2 and Sync "naive"`},
@@ -175,7 +175,7 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Replicas: 2, Data: 2, ZeRO: 1, Every: 2},
 			"local SGD (Every) averages states that each replica has in full"},
 		{parallel.Layout{Data: 2, Hook: ddp.BF16()}, "Replicas is 1"},
-		{parallel.Layout{Replicas: 2, Tensor: 2, Hook: ddp.BF16()}, "with Tensor 2 a device has those of parts"},
+		{parallel.Layout{Replicas: 2, Tensor: 2, Hook: ddp.BF16()}, "with Tensor 2 a device has gradients of parts"},
 		{parallel.Layout{Replicas: 2, Every: 2, EachMicroBatch: true}, "Options.Every is 2"},
 	} {
 		checkError(t, "layout", c.layout.Validate(), c.want)

@@ -294,8 +294,7 @@ func TestAsynchronous(t *testing.T) {
 	}
 	r.Clip = 1
 	_, err = parallel.NewPlan(r, l)
-	checkError(t, "clipping", err, "the schedule pipedream updates while other ranks are at other micro-batches, and "+
-		"Recipe.Clip")
+	checkError(t, "clipping", err, "the schedule pipedream updates between micro-batches, but Recipe.Clip")
 	l.Data = 2
 	checkError(t, "several devices", l.Validate(), "updates while micro-batches are under way")
 }

@@ -153,7 +153,7 @@ func TestRulesRefused(t *testing.T) {
 		"lamb": {train.Recipe{Optimizer: optim.LAMB(1e-2)}, both,
 			"choose one of the two, or an optimizer that does not"},
 		"adam8bit": {train.Recipe{Optimizer: optim.Adam8bit(1e-2)}, parallel.Layout{Tensor: 2},
-			"the optimizer keeps numbers of blocks of"},
+			"the optimizer has states for blocks of"},
 		"stochastic rounding": {train.Recipe{Optimizer: optim.SGD(1), Precision: rounding}, both,
 			"stochastic rounding needs contiguous elements"},
 	} {

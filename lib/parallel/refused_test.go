@@ -61,7 +61,7 @@ func TestRefused(t *testing.T) {
 		"more stages": {toys, parallel.Layout{Pipe: 5}, "4 blocks cannot be 5 stages"},
 		"a short cut": {toys, parallel.Layout{Pipe: 2, Cut: []int{4}}, "the cut [4] has 1 stages, the schedule 2"},
 		"too few blocks": {toys, parallel.Layout{Pipe: 2, Cut: []int{1, 2}},
-			"the cut [1 2] is for 3 blocks, and the model has 4"},
+			"the cut [1 2] is for 3 blocks, the model has 4"},
 		"an empty stage": {toys, parallel.Layout{Pipe: 2, Cut: []int{4, 0}}, "the cut [4 0] gives stage 1 0 blocks"},
 		"more devices": {toys, parallel.Layout{Pipe: 3, Data: 3},
 			"the layout needs 9 devices, the backend has 8: open more with xla.Devices"},
