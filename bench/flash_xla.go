@@ -21,9 +21,9 @@ type flashXLA struct {
 }
 
 // flashEngine is lib/flash's attention.
-func flashEngine(e flash.Engine) flashXLA {
+func flashEngine(e flash.Implementation) flashXLA {
 	return flashXLA{attention: func(q, k, v *graph.Node) *graph.Node {
-		return flash.Attention(q, k, v, flash.Options{Mask: flash.Causal().Mask, Engine: e})
+		return flash.Attention(q, k, v, flash.Options{Mask: flash.Causal().Mask, Implementation: e})
 	}}
 }
 

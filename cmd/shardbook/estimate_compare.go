@@ -30,7 +30,7 @@ func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 		}
 		all = append(all, convention{Name: name, Items: items, Bytes: memest.Stage{Items: items}.Bytes()})
 	}
-	l := s.Layout
+	l := s.Parallelism
 	shared := int64(l.Tensor * l.Pipeline)
 	each := (parameters + shared - 1) / shared // "Ψ" of a data-parallel rank
 
@@ -88,7 +88,7 @@ func korthikanti(s memest.Setup) ([]memest.Item, error) {
 	known := map[recompute.Policy]cost.Recompute{recompute.None: cost.Nothing, "none": cost.Nothing,
 		recompute.Selective: cost.Selective, recompute.Block: cost.Full}
 	again, ok := known[s.Recompute]
-	switch l := s.Layout; {
+	switch l := s.Parallelism; {
 	case !ok:
 		return nil, fmt.Errorf("it supports recomputation of nothing, selective or block, not %q", s.Recompute)
 	case l.Context > 1:

@@ -97,7 +97,7 @@ func (r *estimateRequest) estimate(o estimateOptions) (*estimate, error) {
 		return nil, err
 	}
 	e := &estimate{Unit: "bytes", Parameters: parameters, Model: model, Settings: r.estimateSettings}
-	if e.Devices, err = devicesOf(setup.Layout); err != nil {
+	if e.Devices, err = devicesOf(setup.Parallelism); err != nil {
 		return nil, err
 	}
 	e.list(ledger)
@@ -121,7 +121,7 @@ func (r *estimateRequest) estimate(o estimateOptions) (*estimate, error) {
 }
 
 // devicesOf returns the number of devices of a layout, or an error if it overflows an int.
-func devicesOf(l memest.Layout) (int, error) {
+func devicesOf(l memest.Parallelism) (int, error) {
 	if n := float64(l.Data) * float64(l.Tensor) * float64(l.Context) * float64(l.Pipeline); n > 1<<40 {
 		return 0, fmt.Errorf("--data, --tensor, --context and --pipe multiply to %g devices: give smaller numbers", n)
 	}

@@ -131,7 +131,7 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 	if err != nil {
 		return memest.Setup{}, fmt.Errorf("--optimizer: %w", err)
 	}
-	engine, ok := map[string]memest.Engine{"planned": memest.Planned, "compiled": memest.Compiled}[s.Engine]
+	engine, ok := map[string]memest.Method{"planned": memest.Planned, "compiled": memest.Compiled}[s.Engine]
 	if !ok {
 		return memest.Setup{}, fmt.Errorf("--engine=%s: want planned or compiled", s.Engine)
 	}
@@ -148,11 +148,12 @@ func (s *estimateSettings) setup() (memest.Setup, error) {
 	}
 	return memest.Setup{
 		Batch: s.Batch, Seq: s.Seq, Microbatches: s.Microbatches,
-		Layout: memest.Layout{Data: s.Data, Tensor: s.Tensor, Seq: s.SeqParallel, Context: s.Context, Pipeline: s.Pipe,
+		Parallelism: memest.Parallelism{Data: s.Data, Tensor: s.Tensor, Seq: s.SeqParallel, Context: s.Context,
+			Pipeline: s.Pipe,
 			Schedule: memest.Schedule(s.Schedule), Chunks: s.Chunks, ZeRO: s.Zero},
 		Precision: policy, Optimizer: optimizer, Recompute: s.Recompute, Flash: s.Flash, Dropout: s.Dropout,
 		Clip:             s.Clip > 0,
-		Engine:           engine,
+		Method:           engine,
 		OffloadOptimizer: s.OffloadOptimizer, OffloadActivations: s.OffloadActivations, Bucket: bucket,
 		Framework: overhead,
 	}, nil

@@ -141,9 +141,10 @@ func TestEstimateIsTheLedgers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := memest.Estimate(memest.Setup{Model: m, Batch: 3, Seq: 512, Microbatches: 5, Layout: memest.Layout{Data: 4,
-		Tensor: 2, Seq: true, Context: 2,
-		Pipeline: 2, Schedule: memest.GPipe, ZeRO: 2}, Flash: true, Recompute: "halves", OffloadActivations: true,
+	l, err := memest.Estimate(memest.Setup{Model: m, Batch: 3, Seq: 512, Microbatches: 5,
+		Parallelism: memest.Parallelism{Data: 4,
+			Tensor: 2, Seq: true, Context: 2,
+			Pipeline: 2, Schedule: memest.GPipe, ZeRO: 2}, Flash: true, Recompute: "halves", OffloadActivations: true,
 		Bucket: 7e6, Framework: 1 << 30})
 	if err != nil {
 		t.Fatal(err)
@@ -465,14 +466,7 @@ func TestEstimateListsModels(t *testing.T) {
 }
 
 func TestEstimateBadArguments(t *testing.T) {
-	dir := t.TempDir()
-	file := func(name, text string) string {
-		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		return path
-	}
+	file, dir := files(t), t.TempDir()
 	for _, c := range []struct {
 		args []string
 		want []string
@@ -504,7 +498,7 @@ func TestEstimateBadArguments(t *testing.T) {
 			"such as 4"}},
 		{[]string{"--model", "GPT-2", "--data", "0"}, []string{"--data=0"}},
 		{[]string{"--model", "GPT-2", "--batch", "-1"}, []string{"--batch=-1"}},
-		{[]string{"--model", "GPT-2", "--tensor", "7"}, []string{"Layout.Tensor is 7"}},
+		{[]string{"--model", "GPT-2", "--tensor", "7"}, []string{"Parallelism.Tensor is 7"}},
 		{[]string{"--model", "GPT-2", "--zero", "4"}, []string{"ZeRO is 4"}},
 		{[]string{"--model", "GPT-2", "--zero", "-1"}, []string{"ZeRO is -1"}},
 		{[]string{"--model", "GPT-2", "--pipe", "13"}, []string{"Pipeline is 13"}},
@@ -518,7 +512,7 @@ func TestEstimateBadArguments(t *testing.T) {
 		{[]string{"--model", "GPT-2", "--optimizer", "magic"}, []string{"--optimizer", "magic"}},
 		{[]string{"--model", "GPT-2", "--recompute", "half"}, []string{"Recompute", "half"}},
 		{[]string{"--model", "GPT-2", "--engine", "steam"}, []string{"--engine=steam"}},
-		{[]string{"--model", "GPT-2", "--engine", "compiled", "--tensor", "2"}, []string{"Engine"}},
+		{[]string{"--model", "GPT-2", "--engine", "compiled", "--tensor", "2"}, []string{"Method"}},
 		{[]string{"--model", "GPT-2", "--bucket", "0"}, []string{"--bucket=0"}},
 		{[]string{"--model", "GPT-2", "--bucket", "1e60"}, []string{"--bucket=1e60"}},
 		{[]string{"--model", "GPT-2", "--overhead", "much"}, []string{"--overhead=much"}},

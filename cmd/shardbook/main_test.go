@@ -52,6 +52,19 @@ func shardbook(t *testing.T, env []string, args ...string) (stdout, stderr strin
 	return out.String(), noise.String(), cmd.ProcessState.ExitCode()
 }
 
+// files returns a function that writes a file into a folder of the test and returns its path.
+func files(t *testing.T) func(name, text string) string {
+	dir := t.TempDir()
+	return func(name, text string) string {
+		t.Helper()
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+}
+
 func TestBadArguments(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o644); err != nil {

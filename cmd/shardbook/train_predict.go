@@ -76,7 +76,7 @@ func predicted(j *job.Job, r train.Recipe, l parallel.Layout) (memory, traffic s
 	}
 	setup := j.Setup(r)
 	if l.Devices() == 1 {
-		setup.Engine = memest.Compiled
+		setup.Method = memest.Compiled
 	}
 	ledger, err := l.Estimate(setup, j.Batch)
 	if err != nil {

@@ -12,7 +12,7 @@ import (
 
 // serve starts ranks with parameter servers.
 func (r *ranks) serve(p job.Parallel) error {
-	e, err := paramserver.NewEngine(r.backend, r.recipe, paramserver.Options{Async: p.Sync == job.Async,
+	e, err := paramserver.NewPrograms(r.backend, r.recipe, paramserver.Options{Async: p.Sync == job.Async,
 		Servers:     p.Servers,
 		BucketBytes: int64(p.BucketBytes), Accumulate: p.Accumulate, Trace: r.recorder})
 	if err != nil {
@@ -40,13 +40,13 @@ func (r *ranks) serve(p job.Parallel) error {
 
 // serverRank is a rank that pulls parameters from servers and pushes gradients to them.
 type serverRank struct {
-	*paramserver.Rank
-	engine *paramserver.Engine
+	*paramserver.Worker
+	engine *paramserver.Programs
 	of     *ranks
 }
 
 func (r serverRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error) {
-	m, err := r.Rank.Step(ctx, inputs, targets)
+	m, err := r.Worker.Step(ctx, inputs, targets)
 	return metrics{m.Metrics, m.Staleness, r.of.peak()}, err
 }
 

@@ -13,11 +13,11 @@ import (
 func main() {
 	llama, gpu := notebook.Must(cost.Preset("Llama 3 8B")), notebook.Must(cost.Accelerator("H100 SXM"))
 	setup := memest.Setup{
-		Model:     llama,
-		Seq:       4096, // tokens per sequence; each GPU has one sequence
-		Layout:    memest.Layout{Data: 8},
-		Precision: notebook.Must(precision.ParsePolicy("bf16")),
-		Flash:     true,
+		Model:       llama,
+		Seq:         4096, // tokens per sequence; each GPU has one sequence
+		Parallelism: memest.Parallelism{Data: 8},
+		Precision:   notebook.Must(precision.ParsePolicy("bf16")),
+		Flash:       true,
 	}
 	ledger := notebook.Must(memest.Estimate(setup))
 	for _, kind := range memest.Kinds() {

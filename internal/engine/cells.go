@@ -201,7 +201,7 @@ func (o *own) placement(cut *params.Cut, sharded bool) xla.Placement {
 	if cut == nil || sharded {
 		return o.rows(cut != nil, sharded)
 	}
-	return xla.Shard(cut.Axis, o.Shares.Axis)
+	return xla.Shard(cut.Axis, o.Shards.Axis)
 }
 
 // unitPlacement returns the placement of a unit's matrix, or of a shard of it.
@@ -212,7 +212,7 @@ func (o *own) unitPlacement(u *unit, sharded bool) xla.Placement { return o.rows
 func (o *own) rows(cut, sharded bool) xla.Placement {
 	var axes []string
 	if cut {
-		axes = append(axes, o.Shares.Axis)
+		axes = append(axes, o.Shards.Axis)
 	}
 	if sharded {
 		axes = append(axes, o.within...)
@@ -235,8 +235,8 @@ func (o *own) apart() xla.Placement {
 // activations is the placement of the activations between blocks.
 func (o *own) activations() xla.Placement {
 	on := xla.Shard(0, train.Axis)
-	if len(o.Shares.Between) > 0 {
-		on = on.And(1, o.Shares.Between...)
+	if len(o.Shards.Between) > 0 {
+		on = on.And(1, o.Shards.Between...)
 	}
 	return on
 }

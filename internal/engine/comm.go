@@ -137,7 +137,7 @@ func (p *play) globalShape(local shapes.Shape) shapes.Shape {
 		if a.Name == p.Mesh[0].Name {
 			full.Dimensions[0] *= a.Size
 		}
-		for _, name := range p.Shares.Between {
+		for _, name := range p.Shards.Between {
 			if a.Name == name {
 				full.Dimensions[1] *= a.Size
 			}

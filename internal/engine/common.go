@@ -45,9 +45,9 @@ func newCommon(s Spec) (*common, error) {
 	if len(c.Mesh) == 0 {
 		c.Mesh = []xla.MeshAxis{xla.Axis(train.Axis, 1)}
 	}
-	if s.Shares.Axis != "" {
+	if s.Shards.Axis != "" {
 		for i, spec := range model.Params() {
-			if cut := s.Shares.Cuts[i]; ranks(cut) > 1 {
+			if cut := s.Shards.Cuts[i]; ranks(cut) > 1 {
 				c.cuts[spec.Name] = cut
 			}
 		}

@@ -34,7 +34,7 @@ func (r *Rank) textOf(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shap
 
 // cutProgram is a pass during which ranks exchange tensors: several programs.
 type cutProgram struct {
-	*xla.Cut
+	*xla.Segments
 	programs []program
 	outputs  int
 	apart    xla.Placement // of carried and received tensors, which differ on each device
@@ -48,14 +48,14 @@ func (c *cutProgram) Call(...any) ([]*dtensor.Tensor, error) {
 // compileCut compiles a function that may exchange tensors with other ranks.
 func (d *devices) compileCut(key string, fn func(in []*graph.Node) []*graph.Node, in []shapes.Shape, l layout,
 	apart xla.Placement) (program, error) {
-	cut, err := xla.NewCut(d.mesh, fn, in...)
+	cut, err := xla.NewSegments(d.mesh, fn, in...)
 	if err != nil {
 		return nil, err
 	}
 	if len(cut.Shifts) == 0 {
 		return d.compile(key, fn, l)
 	}
-	c := &cutProgram{Cut: cut, programs: make([]program, len(cut.Programs)), outputs: len(l.out), apart: apart}
+	c := &cutProgram{Segments: cut, programs: make([]program, len(cut.Programs)), outputs: len(l.out), apart: apart}
 	for k, of := range cut.Programs {
 		var own layout
 		for i, ref := range of.In {

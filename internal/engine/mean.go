@@ -39,7 +39,7 @@ func (o *own) summands() int {
 }
 
 // averaged returns the mesh axes along which devices have different examples or tokens.
-func (c *common) averaged() []string { return append([]string{c.Mesh[0].Name}, c.Shares.Tokens...) }
+func (c *common) averaged() []string { return append([]string{c.Mesh[0].Name}, c.Shards.Tokens...) }
 
 // sumsDiffer reports whether a rank's devices accumulate different gradients, of different examples or tokens.
 func (c *common) sumsDiffer() bool { return c.size(c.averaged()...) > 1 }

@@ -56,7 +56,7 @@ func (b *build) forward(op step.Op) {
 	part := valueOf(step.Part, op.Block, op.Micro)
 	// Computed together with the input, or the compiler would keep the input until then.
 	if op.Kind == step.Forward && slices.Contains(b.parts, part) {
-		held := residual.Hold(b.Shares.Axis, x, residual.Shard(x, b.Shares.Axis))
+		held := residual.Hold(b.Shards.Axis, x, residual.Shard(x, b.Shards.Axis))
 		x = held[0]
 		b.put(part, held[1:]...)
 	}
@@ -75,7 +75,7 @@ func (b *build) forward(op step.Op) {
 
 // gatherInput gathers the input of a block from the devices' shards, after the last pass.
 func (b *build) gatherInput(op step.Op) {
-	part, axis := b.get(valueOf(step.Part, op.Block, op.Micro)), b.Shares.Axis
+	part, axis := b.get(valueOf(step.Part, op.Block, op.Micro)), b.Shards.Axis
 	if b.last != nil {
 		out := valueOf(step.OutGrad, op.Block, op.Micro)
 		held := residual.Hold(axis, part, b.last)

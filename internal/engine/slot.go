@@ -108,7 +108,7 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 			return o.activations(), one(sizes.blocks[b+1].x)
 		case step.Part:
 			x := sizes.blocks[b].x
-			n := o.size(o.Shares.Axis)
+			n := o.size(o.Shards.Axis)
 			return o.apart(), one(shapes.Make(precision.BitsType(x.DType), (x.Size()+n-1)/n))
 		case step.Saved:
 			return o.apart(), sizes.blocks[b].saved

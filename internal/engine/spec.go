@@ -32,7 +32,7 @@ type Spec struct {
 	// Mesh are the axes of each rank's devices; none means one device. They are the axes of a plan that have no groups,
 	// several joined by a plus.
 	Mesh   []xla.MeshAxis
-	Shares params.Shares // how the devices of a rank share tensor-parallel parameters
+	Shards params.Shards // how the devices of a rank share tensor-parallel parameters
 	// Ring is the plans' axis of context parallelism: its ranks have the same examples and different tokens, and the
 	// model shifts keys and values along an axis of this name (collective.Between). They are neighbouring replicas. ""
 	// is none.

@@ -33,7 +33,7 @@ func (b *build) totals(members []int, grads []*graph.Node) *graph.Node {
 	for _, cut := range []bool{false, true} { // replicated parameters count on one device
 		axes := slices.Clone(b.within)
 		if cut {
-			axes = append(axes, b.Shares.Axis)
+			axes = append(axes, b.Shards.Axis)
 		}
 		var of []*graph.Node
 		for k, at := range members {
@@ -73,7 +73,7 @@ func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 			counts[r] = append(counts[r], count)
 		}
 	}
-	along := graph.Reshape(collective.Part(graph.Const(b.g, counts), 0, b.Shares.Axis), cut.Length())
+	along := graph.Reshape(collective.Part(graph.Const(b.g, counts), 0, b.Shards.Axis), cut.Length())
 	dims := b.tree[i].Shape.Dimensions
 	var others []int
 	for a := range dims {
@@ -104,7 +104,7 @@ func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s
 		for _, at := range members {
 			cuts = append(cuts, b.own.cuts[at])
 		}
-		s = recipe.CutShard(b.g, b.Shares.Axis, cuts)
+		s = recipe.CutShard(b.g, b.Shards.Axis, cuts)
 	}
 	for _, at := range members {
 		s.Places, s.Counted = append(s.Places, b.places[at]), append(s.Counted, b.counted[at])

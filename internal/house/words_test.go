@@ -7,6 +7,7 @@ import (
 	"go/token"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -49,7 +50,7 @@ func TestWords(t *testing.T) {
 		for _, text := range texts {
 			for _, at := range pattern.FindAllStringIndex(text.text, -1) {
 				around := text.text[max(0, at[0]-30):min(len(text.text), at[1]+30)]
-				if !hasAny(around, word.except) {
+				if !slices.ContainsFunc(word.except, func(part string) bool { return strings.Contains(around, part) }) {
 					t.Errorf("%s: %q in %q: say %s", text.name, text.text[at[0]:at[1]], around, word.say)
 				}
 			}
@@ -126,13 +127,4 @@ func goText(name, text string) []document {
 		}
 		all = append(all, document{fmt.Sprintf("%s:%d", name, line), lit})
 	}
-}
-
-func hasAny(text string, parts []string) bool {
-	for _, part := range parts {
-		if strings.Contains(text, part) {
-			return true
-		}
-	}
-	return false
 }

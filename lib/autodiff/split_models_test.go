@@ -109,7 +109,7 @@ func models() []model {
 			func(p params.Nodes, x nodes) *node {
 				q, k, v := tiny.QKV(p, "h0", x[0])
 				y := flash.Attention(q, k, v,
-					flash.Options{Engine: flash.Blocks, Block: flash.Block{Queries: 4, Keys: 3}})
+					flash.Options{Implementation: flash.Blocks, Block: flash.Block{Queries: 4, Keys: 3}})
 				return graph.Reshape(y, batch, s, c)
 			}, random(50, activations...)), float * (3*c + c + 2*h), true},
 	}

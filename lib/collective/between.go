@@ -11,7 +11,7 @@ import (
 // Between declares an axis between ranks that run separate programs on their own devices. It is called in the graph of
 // each rank; size is the number of ranks and rank, an int32 scalar, this program's rank. [Rank], [AxisSize] and
 // [RingShift] then accept the axis like a mesh axis; all other operations panic. A function that calls RingShift along
-// it must be split with xla.NewCut.
+// it must be split with xla.NewSegments.
 func Between(g *graph.Graph, axis string, size int, rank *graph.Node) {
 	autodiff.Prepare(g, func(to *graph.Graph) {
 		own := rank

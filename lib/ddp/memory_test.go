@@ -16,7 +16,7 @@ import (
 // are in the buckets, and no more.
 func TestBucketMemory(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 64, Heads: 2, Seq: 8, Vocab: 256}
-	ledger, err := memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Layout: memest.Layout{Data: 2}})
+	ledger, err := memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Parallelism: memest.Parallelism{Data: 2}})
 	check(t, err)
 	of := ledger.Largest().Of
 	for _, limit := range []int64{1, 150_000, ddp.DefaultBucketBytes} {

@@ -21,11 +21,11 @@ func NewSPMD(mesh *xla.Mesh, recipe train.Recipe) (*train.Run, error) {
 	}
 	axes := []string{train.Axis}
 	if model, ok := recipe.Model.(train.Shared); ok {
-		shares, err := model.Shares(mesh.AxisSize)
+		shards, err := model.Shards(mesh.AxisSize)
 		if err != nil {
 			return nil, err
 		}
-		axes = append(axes, shares.Tokens...)
+		axes = append(axes, shards.Tokens...)
 	}
 	recipe.Replicas = replicas{axes}
 	return train.New(mesh, recipe)

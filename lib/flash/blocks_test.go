@@ -18,7 +18,9 @@ func TestBlocks(t *testing.T) {
 	sizes := []flash.Block{{}, {Queries: 32, Keys: 24}, {Queries: 7, Keys: 50}, {Queries: 1, Keys: 13},
 		{Queries: 500, Keys: 1}}
 	for i, p := range systest.OfFull(t, 10, randomProblems(3, 20)) { // each is compiled on its own
-		compare(t, []problem{p}, 1, func(o *flash.Options) { o.Engine, o.Block = flash.Blocks, sizes[i%len(sizes)] })
+		compare(t, []problem{p}, 1, func(o *flash.Options) {
+			o.Implementation, o.Block = flash.Blocks, sizes[i%len(sizes)]
+		})
 	}
 }
 
@@ -57,10 +59,10 @@ func TestSkipsBlocks(t *testing.T) {
 	for i := 0; i < 64*p.e; i++ {
 		p.v[i], p.v[len(p.v)-1-i] = nan, nan // keys 0 to 63 and 448 to 511
 	}
-	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
+	for _, engine := range []flash.Implementation{flash.CPU, flash.Blocks} {
 		got, err := together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
 			o := p.options(in)
-			o.Engine, o.Block = engine, flash.Block{Queries: 64, Keys: 64}
+			o.Implementation, o.Block = engine, flash.Block{Queries: 64, Keys: 64}
 			return p.attention(in, o)
 		})
 		if err != nil {

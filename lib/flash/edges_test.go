@@ -18,7 +18,7 @@ import (
 // Large scores give finite results, and queries that see no key give zeros.
 func TestExtremes(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 2))
-	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
+	for _, engine := range []flash.Implementation{flash.CPU, flash.Blocks} {
 		for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16, dtypes.Float16} {
 			p := problem{b: 2, t: 70, s: 150, h: 2, k: 1, d: 8, e: 8, dtype: dtype, causal: true, scale: 1}
 			p.fill(r, 1)
@@ -35,7 +35,7 @@ func TestExtremes(t *testing.T) {
 			}
 			got, err := together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
 				o := p.options(in)
-				o.Engine, o.Block = engine, flash.Block{Queries: 32, Keys: 64}
+				o.Implementation, o.Block = engine, flash.Block{Queries: 32, Keys: 64}
 				return p.attention(in, o)
 			})
 			if err != nil {
@@ -76,7 +76,7 @@ func TestFarPositions(t *testing.T) {
 		p.fill(rand.New(rand.NewPCG(11, 2)), 1)
 		compare(t, []problem{p}, 1, func(*flash.Options) {})
 		compare(t, []problem{p}, 1, func(o *flash.Options) {
-			o.Engine, o.Block = flash.Blocks,
+			o.Implementation, o.Block = flash.Blocks,
 				flash.Block{Queries: 2, Keys: 3}
 		})
 	}
@@ -91,9 +91,9 @@ func TestSubnormals(t *testing.T) {
 			flat[i] = float16.Float16(bits)
 		}
 	})
-	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
+	for _, engine := range []flash.Implementation{flash.CPU, flash.Blocks} {
 		out, err := devicetest.Call(func(in []*node) []*node {
-			return nodes{flash.Attention(in[0], in[0], in[0], flash.Options{Engine: engine})}
+			return nodes{flash.Attention(in[0], in[0], in[0], flash.Options{Implementation: engine})}
 		}, v)
 		if err != nil {
 			t.Fatal(err)
@@ -107,9 +107,9 @@ func TestSubnormals(t *testing.T) {
 
 // NaN inputs give NaN, not the zeros of a query that sees no key.
 func TestNaN(t *testing.T) {
-	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
+	for _, engine := range []flash.Implementation{flash.CPU, flash.Blocks} {
 		out, err := devicetest.Call(func(in []*node) []*node {
-			out, lse := flash.WithLogSumExp(in[0], in[0], in[0], flash.Options{Engine: engine})
+			out, lse := flash.WithLogSumExp(in[0], in[0], in[0], flash.Options{Implementation: engine})
 			return nodes{out, lse}
 		}, tensors.FromFlatDataAndDimensions([]float32{float32(math.NaN()), 1, 2, 3}, 1, 2, 1, 2))
 		if err != nil {

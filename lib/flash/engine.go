@@ -13,44 +13,44 @@ import (
 	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
-// Engine is an implementation of attention. All give the same results except for rounding.
-type Engine string
+// Implementation is an implementation of attention. All give the same results except for rounding.
+type Implementation string
 
 const (
 	// Auto is CuDNN where possible, else CPU where possible, else Blocks.
-	Auto Engine = ""
+	Auto Implementation = ""
 
 	// Blocks are loops over blocks in the graph. They run on every device that XLA supports and in xla.CompileAuto.
-	Blocks Engine = "blocks"
+	Blocks Implementation = "blocks"
 
 	// CPU is a C kernel that XLA calls on CPUs, for float32, bfloat16 and float16, in graphs compiled with xla.Compile
 	// or run by a graph.Exec. Where XLA cannot call it, Blocks run instead. XLA's threads divide the forward pass into
 	// 128 queries of a head each, and the backward pass into key heads. In the backward pass a thread allocates about
 	// 4·S·(D+E) bytes, which XLA does not count as memory of the program.
-	CPU Engine = "cpu"
+	CPU Implementation = "cpu"
 
 	// CuDNN is cuDNN's fused attention on CUDA devices of compute capability 8.0 or later, called through GoMLX. It
 	// supports bfloat16 and float16, no mask or Causal with default positions, as many queries as keys, and heads of
 	// equal widths D and E that are multiples of 8 up to 128. It has no log-sum-exp; WithLogSumExp computes that with
 	// Blocks.
-	CuDNN Engine = "cudnn"
+	CuDNN Implementation = "cudnn"
 )
 
 // Validate returns an error for an unknown engine.
-func (e Engine) Validate() error {
-	if !slices.Contains([]Engine{Auto, Blocks, CPU, CuDNN}, e) {
-		return fmt.Errorf("flash: unknown engine %q: give %q, %q, %q, or nothing for the fastest", string(e),
+func (e Implementation) Validate() error {
+	if !slices.Contains([]Implementation{Auto, Blocks, CPU, CuDNN}, e) {
+		return fmt.Errorf("flash: unknown implementation %q: give %q, %q, %q, or nothing for the fastest", string(e),
 			string(Blocks), string(CPU), string(CuDNN))
 	}
 	return nil
 }
 
 // engine returns the engine that computes the call.
-func (c call) engine() Engine {
+func (c call) engine() Implementation {
 	switch {
-	case c.Engine == CuDNN, c.Engine == Auto && c.onCUDA() && c.cudnnProblem() == "":
+	case c.Implementation == CuDNN, c.Implementation == Auto && c.onCUDA() && c.cudnnProblem() == "":
 		return CuDNN
-	case c.Engine != Blocks && c.q.DType() != dtypes.Float64:
+	case c.Implementation != Blocks && c.q.DType() != dtypes.Float64:
 		return CPU // lib/xla runs Blocks instead where it cannot call the kernel
 	}
 	return Blocks
@@ -63,13 +63,13 @@ func (c call) checkEngine() error {
 	case !ours:
 		return fmt.Errorf("flash: the backend %q lacks operations that attention needs: open one with xla.Open of "+
 			"lib/xla", c.q.Graph().Backend().Name())
-	case c.Engine == CPU && c.q.DType() == dtypes.Float64:
-		return fmt.Errorf("flash: the engine %q does not support float64: give %q", string(CPU), string(Blocks))
-	case c.Engine == CuDNN && !c.onCUDA():
-		return fmt.Errorf("flash: the engine %q needs a CUDA device: leave Engine empty, or give %q", string(CuDNN),
+	case c.Implementation == CPU && c.q.DType() == dtypes.Float64:
+		return fmt.Errorf("flash: the implementation %q does not support float64: give %q", string(CPU), string(Blocks))
+	case c.Implementation == CuDNN && !c.onCUDA():
+		return fmt.Errorf("flash: the implementation %q needs a CUDA device: leave Implementation empty, or give %q", string(CuDNN),
 			string(Blocks))
-	case c.Engine == CuDNN && c.cudnnProblem() != "":
-		return fmt.Errorf("flash: the engine %q cannot compute this: %s: leave Engine empty, or give %q", string(CuDNN),
+	case c.Implementation == CuDNN && c.cudnnProblem() != "":
+		return fmt.Errorf("flash: the implementation %q cannot compute this: %s: leave Implementation empty, or give %q", string(CuDNN),
 			c.cudnnProblem(), string(Blocks))
 	}
 	return nil

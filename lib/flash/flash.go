@@ -16,9 +16,9 @@ import (
 // Options are the options of attention. With the zero value every query attends to every key.
 type Options struct {
 	Mask
-	Scale  float64 // of the scores, positive; defaults to 1/√D
-	Engine Engine  // defaults to Auto
-	Block  Block   // block sizes of the engine Blocks
+	Scale          float64        // of the scores, positive; defaults to 1/√D
+	Implementation Implementation // defaults to Auto
+	Block          Block          // block sizes of the engine Blocks
 }
 
 // Attention returns scaled dot-product attention, softmax(scale·q·kᵀ)·v for each head, over the keys that the mask

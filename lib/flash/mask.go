@@ -136,5 +136,5 @@ func (o Options) Validate() error {
 		return fmt.Errorf("flash: Block is %d queries and %d keys: give positive numbers, or 0 for the default",
 			o.Block.Queries, o.Block.Keys)
 	}
-	return o.Engine.Validate()
+	return o.Implementation.Validate()
 }

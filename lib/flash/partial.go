@@ -25,8 +25,8 @@ func Attend(q, k, v *graph.Node, o Options) Partial {
 
 // newPartialCall is newCall for engines that have partial results.
 func newPartialCall(q, k, v *graph.Node, o Options) call {
-	if o.Engine == CuDNN {
-		panic(fmt.Errorf("flash: the engine %q gives no partial results: leave Engine empty, or give %q", string(CuDNN),
+	if o.Implementation == CuDNN {
+		panic(fmt.Errorf("flash: the implementation %q gives no partial results: leave Implementation empty, or give %q", string(CuDNN),
 			string(Blocks)))
 	}
 	return newCall(q, k, v, o)

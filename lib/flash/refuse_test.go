@@ -41,10 +41,10 @@ func TestErrors(t *testing.T) {
 		{args: good, change: func(o *flash.Options, _ *node) { o.Scale = -1 }, want: "flash: Scale is -1"},
 		{args: good, change: func(o *flash.Options, _ *node) { o.Block.Keys = -1 },
 			want: "flash: Block is 0 queries and -1 keys"},
-		{args: good, change: func(o *flash.Options, _ *node) { o.Engine = "gpu" },
-			want: `flash: unknown engine "gpu": give`},
-		{args: good, change: func(o *flash.Options, _ *node) { o.Engine = flash.CuDNN },
-			want: `flash: the engine "cudnn" needs a CUDA device`},
+		{args: good, change: func(o *flash.Options, _ *node) { o.Implementation = "gpu" },
+			want: `flash: unknown implementation "gpu": give`},
+		{args: good, change: func(o *flash.Options, _ *node) { o.Implementation = flash.CuDNN },
+			want: `flash: the implementation "cudnn" needs a CUDA device`},
 		{args: good, change: func(o *flash.Options, q *node) {
 			o.QuerySegments = graph.Zeros(q.Graph(), shapes.Make(dtypes.Int32, 2, 5))
 		}, want: "give both or none"},
@@ -70,9 +70,9 @@ func TestErrors(t *testing.T) {
 func TestPartialErrors(t *testing.T) {
 	x := tensors.FromShape(shapes.Make(dtypes.Float32, 1, 2, 1, 2))
 	for want, build := range map[string]func(x *node) *node{
-		`the engine "cudnn" gives no partial results`: func(x *node) *node {
+		`the implementation "cudnn" gives no partial results`: func(x *node) *node {
 			return flash.Attend(x, x, x,
-				flash.Options{Engine: flash.CuDNN}).O
+				flash.Options{Implementation: flash.CuDNN}).O
 		},
 		"flash: dOut is Float64: want Float32 or Float32": func(x *node) *node {
 			dq, _, _ := flash.Gradients(x, x, x, flash.Attend(x, x, x, flash.Options{}),

@@ -16,7 +16,7 @@ import (
 )
 
 // memoryOf returns the compiled temporary memory of causal attention and its gradients.
-func memoryOf(t *testing.T, b *xla.Backend, tokens int, engine flash.Engine) int64 {
+func memoryOf(t *testing.T, b *xla.Backend, tokens int, engine flash.Implementation) int64 {
 	t.Helper()
 	mesh, err := b.Mesh(xla.Axis("data", 1))
 	if err != nil {
@@ -25,7 +25,7 @@ func memoryOf(t *testing.T, b *xla.Backend, tokens int, engine flash.Engine) int
 	r := xla.Replicated()
 	program, err := xla.Compile(mesh, func(in nodes) nodes {
 		o := flash.Causal()
-		o.Engine = engine
+		o.Implementation = engine
 		return graph.Gradient(graph.ReduceAllSum(flash.Attention(in[0], in[1], in[2], o)), in...)
 	}, xla.In(r, r, r).Gives(r, r, r))
 	if err != nil {
@@ -46,7 +46,7 @@ func memoryOf(t *testing.T, b *xla.Backend, tokens int, engine flash.Engine) int
 // With 8192 tokens and 8 heads of width 64, memory is at most 100 MiB, where the scores alone would be 2 GiB. It is
 // linear in the tokens.
 func TestMemory(t *testing.T) {
-	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
+	for _, engine := range []flash.Implementation{flash.CPU, flash.Blocks} {
 		short, long := memoryOf(t, devicetest.One(), 4096, engine), memoryOf(t, devicetest.One(), 8192, engine)
 		t.Logf("%s: %d and %d bytes", engine, short, long)
 		if long > 100<<20 || float64(long) > 2.05*float64(short) {
@@ -57,13 +57,13 @@ func TestMemory(t *testing.T) {
 
 // Recomputation under Checkpoint does not change the results.
 func TestCheckpoint(t *testing.T) {
-	for _, engine := range []flash.Engine{flash.CPU, flash.Blocks} {
+	for _, engine := range []flash.Implementation{flash.CPU, flash.Blocks} {
 		p := problem{b: 1, t: 40, s: 40, h: 2, k: 1, d: 8, e: 8, dtype: dtypes.Float32, causal: true}
 		p.fill(rand.New(rand.NewPCG(8, 2)), 1)
 		build := func(call func(f func(in nodes) nodes, in ...*node) nodes) result {
 			got, err := together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
 				o := p.options(in)
-				o.Engine = engine
+				o.Implementation = engine
 				out := call(func(in nodes) nodes {
 					out, lse := flash.WithLogSumExp(graph.MulScalar(in[0], 0.5), graph.Tanh(in[1]), in[2], o)
 					return nodes{graph.Sin(out), lse}

@@ -73,9 +73,9 @@ func (m Parallel) Init() ([]*tensors.Tensor, error) { return m.Config.Init() }
 // MatmulPrecision returns the precision of the model's matmuls.
 func (m Parallel) MatmulPrecision() precision.Matmul { return m.Config.Matmul }
 
-// Shares returns the shards that each device of a mesh with axes of these sizes has. It returns an error that names
+// Shards returns the shards that each device of a mesh with axes of these sizes has. It returns an error that names
 // what a size does not divide, or an axis that the mesh lacks.
-func (m Parallel) Shares(size func(axis string) (int, error)) (s params.Shares, err error) {
+func (m Parallel) Shards(size func(axis string) (int, error)) (s params.Shards, err error) {
 	if err := m.Validate(); err != nil {
 		return s, err
 	}

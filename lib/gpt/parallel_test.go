@@ -69,7 +69,7 @@ func TestParallelRefused(t *testing.T) {
 		if c.change != nil {
 			c.change(&config)
 		}
-		_, err := gpt.Parallel{Config: config, Tensor: c.tensor, Sequence: c.sequence}.Shares(sizes(c.mesh))
+		_, err := gpt.Parallel{Config: config, Tensor: c.tensor, Sequence: c.sequence}.Shards(sizes(c.mesh))
 		switch {
 		case c.says == "" && err != nil:
 			t.Errorf("%s: %v", name, err)
@@ -96,14 +96,14 @@ func TestParallelShares(t *testing.T) {
 			4 * (3*(2*(2*8)+8) + 2*(2*2*2*8))}, // and each key head, and head of values, two wide, twice
 	} {
 		m := gpt.Parallel{Config: c.config, Tensor: tensor.Group{Axis: "t"}}
-		shares, err := m.Shares(sizes(map[string]int{"t": 4}))
+		shards, err := m.Shards(sizes(map[string]int{"t": 4}))
 		if err != nil {
 			t.Fatal(err)
 		}
 		tree := m.Params()
 		local := slices.Clone(tree)
 		for i, s := range tree {
-			cut := shares.Cuts[i]
+			cut := shards.Cuts[i]
 			if err := cut.Validate(s); err != nil {
 				t.Errorf("%s: %v", name, err)
 			}

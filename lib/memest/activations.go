@@ -97,7 +97,7 @@ const weights = "attention weights, dropped or rounded"
 // activationNames names the tensors of the MLP's hidden width that its activation saves. The last is the input of the
 // down projection.
 func (s Setup) activationNames() []string {
-	half := s.Engine == Compiled && s.Precision.Compute.IsHalfPrecision()
+	half := s.Method == Compiled && s.Precision.Compute.IsHalfPrecision()
 	switch {
 	case s.Model.Activation == "relu":
 		return []string{"activation"}

@@ -24,7 +24,7 @@ func Steps(s Setup) ([]recompute.Step, error) {
 	for _, k := range saved {
 		block[k.op].Bytes += k.bytes
 	}
-	m, l := s.Model, s.Layout
+	m, l := s.Model, s.Parallelism
 	tokens := float64(s.Batch) * float64(s.Seq) / float64(l.Context)
 	width, heads, inner := float64(m.Width), float64(m.Heads*m.HeadDim()), float64(m.MLPWidth())
 	pairs := tokens * float64(s.Seq) * float64(m.Heads)

@@ -29,7 +29,7 @@ func Estimate(s Setup) (Ledger, error) {
 	var l Ledger
 	sheet := newSheet(s.vars())
 	states := map[device][]Item{} // devices with the same parts of the model have the same states
-	for i, d := range s.Layout.devices(s.Model.Layers) {
+	for i, d := range s.Parallelism.devices(s.Model.Layers) {
 		first, blocks := d.first, plan[d.first:d.first+d.blocks]
 		d.first = 0
 		st := &stage{Setup: s, sheet: sheet, plan: blocks, first: d.embeds, last: d.heads, tensors: s.local(d)}
@@ -59,8 +59,8 @@ func OfParameters(n int64, s Setup) (Ledger, error) {
 			n, mostParameters)
 	}
 	s.Model = cost.Model{Layers: 1, Width: 1, Heads: 1, Vocab: 2, Context: 1}
-	l := s.Layout
-	if s.Engine != Planned || l.Tensor > 1 || l.Context > 1 || l.Pipeline > 1 || l.Seq || l.Chunks > 1 {
+	l := s.Parallelism
+	if s.Method != Planned || l.Tensor > 1 || l.Context > 1 || l.Pipeline > 1 || l.Seq || l.Chunks > 1 {
 		return Ledger{}, errors.New("memest: tensor, context and pipeline parallelism and the compiled engine need " +
 			"the parameters' shapes, not only their number: give a model")
 	}
@@ -83,7 +83,7 @@ func OfParameters(n int64, s Setup) (Ledger, error) {
 }
 
 func (s Setup) vars() vars {
-	m, l := s.Model, s.Layout
+	m, l := s.Model, s.Parallelism
 	r := 1
 	if l.Seq {
 		r = l.Tensor
@@ -122,7 +122,7 @@ func (s *stage) passes(index int) (items []Item, moment string, err error) {
 
 // source says where the formulas of activations come from.
 func (s *stage) source() string {
-	if s.Engine == Compiled {
+	if s.Method == Compiled {
 		return "lib/gpt as XLA compiles it, tested against its statistics"
 	}
 	return "saved activations of lib/gpt's operations, split as in Korthikanti et al. 2022, §4"
@@ -134,7 +134,7 @@ func (s *stage) input(index int) []Item {
 	if s.first {
 		name = "embedding"
 	}
-	flying, of := s.Layout.inFlight(index, s.Microbatches)
+	flying, of := s.Parallelism.inFlight(index, s.Microbatches)
 	return []Item{{Kind: Activations, Name: name, Count: (flying + of - 1) / of, Formula: residual, Source: s.source()}}
 }
 
@@ -143,7 +143,7 @@ func (s *stage) input(index int) []Item {
 // the current block.
 func (s *stage) activations(worst moment, index int) []Item {
 	var items []Item
-	flying, of := s.Layout.inFlight(index, s.Microbatches)
+	flying, of := s.Parallelism.inFlight(index, s.Microbatches)
 	for i, k := range s.saved {
 		all := int64(0)
 		for _, set := range s.plan {
@@ -172,11 +172,11 @@ func (s *stage) activations(worst moment, index int) []Item {
 // buffers lists the buffers of communication and the framework's memory.
 func (s *stage) buffers() []Item {
 	var items []Item
-	l := s.Layout
+	l := s.Parallelism
 	add := func(kind Kind, name string, count int64, formula, source string) {
 		items = append(items, Item{Kind: kind, Name: name, Count: count, Formula: formula, Source: source})
 	}
-	if s.Engine == Planned {
+	if s.Method == Planned {
 		if s.ranks() > 1 {
 			add(Communication, "gradient bucket", 1, "g", "Li et al. 2020, §4.2")
 		}

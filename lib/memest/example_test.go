@@ -18,7 +18,7 @@ func setup() memest.Setup {
 	if err != nil {
 		panic(err)
 	}
-	return memest.Setup{Model: llama, Seq: 4096, Layout: memest.Layout{Data: 8}, Precision: bf16, Flash: true}
+	return memest.Setup{Model: llama, Seq: 4096, Parallelism: memest.Parallelism{Data: 8}, Precision: bf16, Flash: true}
 }
 
 // Where the memory of a run goes, and how one line of it came to be.

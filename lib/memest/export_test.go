@@ -1,3 +1,3 @@
 package memest
 
-var InFlight = Layout.inFlight
+var InFlight = Parallelism.inFlight

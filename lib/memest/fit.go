@@ -38,12 +38,12 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 		}
 		found = append(found, Change{what, cost, changed, l.BytesPerDevice(), l.BytesPerDevice() <= budget})
 	}
-	for stage := s.Layout.ZeRO + 1; stage <= 3 && s.ranks() > 1; stage++ {
+	for stage := s.Parallelism.ZeRO + 1; stage <= 3 && s.ranks() > 1; stage++ {
 		cost := "no more traffic"
 		if stage == 3 {
 			cost = "1.5 times the traffic"
 		}
-		try(fmt.Sprintf("ZeRO stage %d", stage), cost, func(s *Setup) { s.Layout.ZeRO = stage })
+		try(fmt.Sprintf("ZeRO stage %d", stage), cost, func(s *Setup) { s.Parallelism.ZeRO = stage })
 	}
 	if !s.Flash {
 		try("flash attention", "none", func(s *Setup) { s.Flash = true })
@@ -65,23 +65,23 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 		try(fmt.Sprintf("micro-batches of %d", s.Batch/2), "more micro-batches a step",
 			func(s *Setup) { s.Batch, s.Microbatches = s.Batch/2, 2*s.Microbatches })
 	}
-	if s.Layout.Tensor > 1 && !s.Layout.Seq {
-		try("sequence parallelism", "none", func(s *Setup) { s.Layout.Seq = true })
+	if s.Parallelism.Tensor > 1 && !s.Parallelism.Seq {
+		try("sequence parallelism", "none", func(s *Setup) { s.Parallelism.Seq = true })
 	}
 	for _, by := range []int{2, 4, 8} {
-		if s.Layout.Data%by != 0 {
+		if s.Parallelism.Data%by != 0 {
 			continue
 		}
-		fewer := func(s *Setup) { s.Layout.Data, s.Microbatches = s.Layout.Data/by, by*s.Microbatches }
-		try(fmt.Sprintf("tensor parallelism %d, data %d", by*s.Layout.Tensor, s.Layout.Data/by),
+		fewer := func(s *Setup) { s.Parallelism.Data, s.Microbatches = s.Parallelism.Data/by, by*s.Microbatches }
+		try(fmt.Sprintf("tensor parallelism %d, data %d", by*s.Parallelism.Tensor, s.Parallelism.Data/by),
 			"two all-reduces a block and pass",
-			func(s *Setup) { s.Layout.Tensor *= by; fewer(s) })
-		try(fmt.Sprintf("%d pipeline stages, data %d", by*s.Layout.Pipeline, s.Layout.Data/by), "a bubble",
-			func(s *Setup) { s.Layout.Pipeline *= by; fewer(s) })
+			func(s *Setup) { s.Parallelism.Tensor *= by; fewer(s) })
+		try(fmt.Sprintf("%d pipeline stages, data %d", by*s.Parallelism.Pipeline, s.Parallelism.Data/by), "a bubble",
+			func(s *Setup) { s.Parallelism.Pipeline *= by; fewer(s) })
 	}
 	if s.ranks() == 1 {
-		try(fmt.Sprintf("%d devices and ZeRO stage 3", 8*s.Layout.Devices()), "8 times the devices",
-			func(s *Setup) { s.Layout.Data, s.Layout.ZeRO = 8, 3 })
+		try(fmt.Sprintf("%d devices and ZeRO stage 3", 8*s.Parallelism.Devices()), "8 times the devices",
+			func(s *Setup) { s.Parallelism.Data, s.Parallelism.ZeRO = 8, 3 })
 	}
 	if !s.OffloadActivations {
 		try("activations in host memory", "traffic over the host link", func(s *Setup) { s.OffloadActivations = true })
@@ -112,7 +112,7 @@ func Combine(s Setup, budget int64) ([]Change, error) {
 			return made, err
 		}
 		// Prefer changes that need no more devices. Of those that fit, the smallest saving should cost the least.
-		more := func(c Change) bool { return c.Setup.Layout.Devices() > s.Layout.Devices() }
+		more := func(c Change) bool { return c.Setup.Parallelism.Devices() > s.Parallelism.Devices() }
 		if same := slices.DeleteFunc(slices.Clone(changes), more); len(same) > 0 {
 			changes = same
 		}

@@ -18,7 +18,7 @@ import (
 // table is a list of runs with the bounds of the error of their estimates.
 type table struct {
 	row       string // of docs/memory.md, with %d for the number of runs
-	engine    memest.Engine
+	engine    memest.Method
 	measure   func(run, *xla.Backend) (held, error)
 	low, high float64 // relative to the measured bytes
 	runs      []run

@@ -61,7 +61,7 @@ func randomModel(r *rand.Rand) cost.Model {
 func TestShardFormulas(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
-		s := Setup{Model: randomModel(r), Layout: Layout{Tensor: 1 << r.IntN(4)}}.withDefaults()
+		s := Setup{Model: randomModel(r), Parallelism: Parallelism{Tensor: 1 << r.IntN(4)}}.withDefaults()
 		var total int64
 		for _, tensor := range s.local(device{0, s.Model.Layers, true, true}) {
 			n, err := s.vars().compute(tensor.elements)
@@ -71,11 +71,11 @@ func TestShardFormulas(t *testing.T) {
 			if n.bytes != tensor.Size() {
 				t.Fatalf("%s of %+v over %d devices: the formula %s gives %d, the dimensions are %v", tensor.Name,
 					s.Model,
-					s.Layout.Tensor, tensor.elements, n.bytes, tensor.Dims)
+					s.Parallelism.Tensor, tensor.elements, n.bytes, tensor.Dims)
 			}
 			total += n.bytes * int64(tensor.Count)
 		}
-		if s.Layout.Tensor == 1 && total != s.Model.Params().Total() {
+		if s.Parallelism.Tensor == 1 && total != s.Model.Params().Total() {
 			t.Fatalf("%+v: the tensors have %d elements, the model %d", s.Model, total, s.Model.Params().Total())
 		}
 	}
@@ -109,7 +109,7 @@ func TestOptimizerStates(t *testing.T) {
 // Rajbhandari et al. 2020, figure 1 and §5: 7.5 billion parameters, 64 ranks, Adam in mixed precision.
 func TestStatesUnderZeRO(t *testing.T) {
 	for stage, want := range []int64{120e9, 30e9 + 90e9/64, 15e9 + 105e9/64, 120e9 / 64} {
-		l, err := OfParameters(7.5e9, Setup{Precision: mixed(t), Layout: Layout{Data: 64, ZeRO: stage}})
+		l, err := OfParameters(7.5e9, Setup{Precision: mixed(t), Parallelism: Parallelism{Data: 64, ZeRO: stage}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -124,10 +124,10 @@ func TestSavingsSave(t *testing.T) {
 	r := rand.New(rand.NewPCG(5, 6))
 	for range 100 {
 		s := Setup{Model: randomModel(r), Batch: 1 + r.IntN(4), Precision: mixed(t),
-			Layout: Layout{Data: 1 + r.IntN(9), Tensor: 1 << r.IntN(4)}}
+			Parallelism: Parallelism{Data: 1 + r.IntN(9), Tensor: 1 << r.IntN(4)}}
 		last := int64(math.MaxInt64)
 		for stage := range 4 {
-			s.Layout.ZeRO = stage
+			s.Parallelism.ZeRO = stage
 			st := estimate(t, s).Stages[0]
 			states := st.Of(Parameters) + st.Of(Master) + st.Of(Gradients) + st.Of(Optimizer)
 			if states > last {
@@ -135,7 +135,7 @@ func TestSavingsSave(t *testing.T) {
 			}
 			last = states
 		}
-		if all := last * int64(s.Layout.Data*s.Layout.Tensor); all < 16*s.Model.Params().Total() {
+		if all := last * int64(s.Parallelism.Data*s.Parallelism.Tensor); all < 16*s.Model.Params().Total() {
 			t.Fatalf("%+v: all shards together are %d bytes, the model's states %d", s, all,
 				16*s.Model.Params().Total())
 		}
@@ -163,7 +163,7 @@ func TestPipelinesWithTwoStagesPerDevice(t *testing.T) {
 	m := preset(t, "Llama 3 8B")
 	parameters := func(schedule Schedule) (all []int64) {
 		for _, st := range estimate(t, Setup{Model: m, Microbatches: 8,
-			Layout: Layout{Pipeline: 4, Schedule: schedule}}).Stages {
+			Parallelism: Parallelism{Pipeline: 4, Schedule: schedule}}).Stages {
 			all = append(all, st.Of(Parameters)/4)
 		}
 		return all
@@ -185,9 +185,9 @@ func TestPipelinesWithTwoStagesPerDevice(t *testing.T) {
 // micro-batch, for any number of stages. Interleaving multiplies that by 1+(p-1)/(p·v).
 func TestActivationsOfPipelines(t *testing.T) {
 	m := preset(t, "GPT-3 175B") // 96 blocks; the current one may have freed its activations
-	blocks := func(l Layout, stage int) float64 {
+	blocks := func(l Parallelism, stage int) float64 {
 		for _, it := range estimate(t, Setup{Model: m, Microbatches: 64, Precision: mixed(t),
-			Layout: l}).Stages[stage].Items {
+			Parallelism: l}).Stages[stage].Items {
 			if it.Name == "sum after attention" {
 				return float64(it.Count)
 			}
@@ -196,21 +196,21 @@ func TestActivationsOfPipelines(t *testing.T) {
 		return 0
 	}
 	for _, p := range []int{1, 2, 4, 8, 16, 32} {
-		if got := blocks(Layout{Pipeline: p}, 0); math.Abs(got-96) > 1 {
+		if got := blocks(Parallelism{Pipeline: p}, 0); math.Abs(got-96) > 1 {
 			t.Errorf("%d stages: the first saves the activations of %v blocks, want 96", p, got)
 		}
-		if got, want := blocks(Layout{Pipeline: p}, p-1), 96/float64(p); math.Abs(got-want) > 1 {
+		if got, want := blocks(Parallelism{Pipeline: p}, p-1), 96/float64(p); math.Abs(got-want) > 1 {
 			t.Errorf("%d stages: the last saves the activations of %v blocks, want %v", p, got, want)
 		}
 	}
 	for _, c := range [][2]int{{4, 2}, {8, 3}, {8, 12}} {
 		p, v := c[0], c[1]
 		want := 96 * (1 + float64(p-1)/float64(p*v))
-		if got := blocks(Layout{Pipeline: p, Chunks: v, Schedule: Interleaved}, 0); math.Abs(got-want) > 1 {
+		if got := blocks(Parallelism{Pipeline: p, Chunks: v, Schedule: Interleaved}, 0); math.Abs(got-want) > 1 {
 			t.Errorf("%d stages in %d chunks: %v blocks, want %v", p, v, got, want)
 		}
 	}
-	if got := blocks(Layout{Pipeline: 8, Schedule: GPipe}, 0); math.Abs(got-12*64) > 1 {
+	if got := blocks(Parallelism{Pipeline: 8, Schedule: GPipe}, 0); math.Abs(got-12*64) > 1 {
 		t.Errorf("GPipe of 64 micro-batches: %v blocks, want %d", got, 12*64)
 	}
 }
@@ -218,36 +218,36 @@ func TestActivationsOfPipelines(t *testing.T) {
 func TestBadSetups(t *testing.T) {
 	good := cost.Model{Layers: 4, Width: 64, Heads: 8, Vocab: 256, Context: 64, Hidden: 96}
 	for want, change := range map[string]func(*Setup){
-		"Layers is -1":                             func(s *Setup) { s.Model.Layers = -1 },
-		"Heads is 7, which does not divide":        func(s *Setup) { s.Model.Heads = 7 },
-		"Setup.Batch is -1":                        func(s *Setup) { s.Batch = -1 },
-		"Setup.Seq is -2":                          func(s *Setup) { s.Seq = -2 },
-		"Setup.Layout.Data is -3":                  func(s *Setup) { s.Layout.Data = -3 },
-		"Setup.Layout.Tensor is 3, which does not": func(s *Setup) { s.Layout.Tensor = 3 },
+		"Layers is -1":                                  func(s *Setup) { s.Model.Layers = -1 },
+		"Heads is 7, which does not divide":             func(s *Setup) { s.Model.Heads = 7 },
+		"Setup.Batch is -1":                             func(s *Setup) { s.Batch = -1 },
+		"Setup.Seq is -2":                               func(s *Setup) { s.Seq = -2 },
+		"Setup.Parallelism.Data is -3":                  func(s *Setup) { s.Parallelism.Data = -3 },
+		"Setup.Parallelism.Tensor is 3, which does not": func(s *Setup) { s.Parallelism.Tensor = 3 },
 		"one must divide the other": func(s *Setup) {
-			s.Layout.Tensor, s.Model.KVHeads,
+			s.Parallelism.Tensor, s.Model.KVHeads,
 				s.Model.Heads = 4, 6, 12
 			s.Model.Width = 96
 		},
 		"does not divide the MLP's hidden width 100": func(s *Setup) {
-			s.Layout.Tensor, s.Model.Hidden = 8,
+			s.Parallelism.Tensor, s.Model.Hidden = 8,
 				100
 		},
-		"Setup.Layout.Context is 3": func(s *Setup) { s.Layout.Context = 3 },
+		"Setup.Parallelism.Context is 3": func(s *Setup) { s.Parallelism.Context = 3 },
 		"its 4 devices do not divide 30 tokens": func(s *Setup) {
-			s.Seq, s.Layout.Tensor, s.Layout.Seq = 30,
+			s.Seq, s.Parallelism.Tensor, s.Parallelism.Seq = 30,
 				4, true
 		},
-		"Setup.Layout.Pipeline is 5":            func(s *Setup) { s.Layout.Pipeline = 5 },
-		"Setup.Layout.Chunks is 2":              func(s *Setup) { s.Layout.Chunks = 2 },
-		"Setup.Layout.Schedule is \"zigzag\"":   func(s *Setup) { s.Layout.Schedule = "zigzag" },
-		"Setup.Layout.ZeRO is 4":                func(s *Setup) { s.Layout.ZeRO = 4 },
-		"Setup.Dropout is 1":                    func(s *Setup) { s.Dropout = 1 },
-		"Setup.Recompute: recompute: no policy": func(s *Setup) { s.Recompute = "all" },
-		"Setup.Engine is \"eager\"":             func(s *Setup) { s.Engine = "eager" },
+		"Setup.Parallelism.Pipeline is 5":          func(s *Setup) { s.Parallelism.Pipeline = 5 },
+		"Setup.Parallelism.Chunks is 2":            func(s *Setup) { s.Parallelism.Chunks = 2 },
+		"Setup.Parallelism.Schedule is \"zigzag\"": func(s *Setup) { s.Parallelism.Schedule = "zigzag" },
+		"Setup.Parallelism.ZeRO is 4":              func(s *Setup) { s.Parallelism.ZeRO = 4 },
+		"Setup.Dropout is 1":                       func(s *Setup) { s.Dropout = 1 },
+		"Setup.Recompute: recompute: no policy":    func(s *Setup) { s.Recompute = "all" },
+		"Setup.Method is \"eager\"":                func(s *Setup) { s.Method = "eager" },
 		"which supports only plain data parallelism": func(s *Setup) {
-			s.Engine,
-				s.Layout.Tensor = Compiled, 2
+			s.Method,
+				s.Parallelism.Tensor = Compiled, 2
 		},
 		"learned positions for 64":                    func(s *Setup) { s.Model.PositionRows, s.Seq = 64, 65 },
 		"overflow an int64":                           func(s *Setup) { s.Batch, s.Seq = 1<<31, 1<<28 },
@@ -268,7 +268,7 @@ func TestBadSetups(t *testing.T) {
 		!strings.Contains(err.Error(), "depend on the parameters' shapes") {
 		t.Errorf("Adafactor of a number of parameters: %v", err)
 	}
-	if _, err := OfParameters(1e9, Setup{Layout: Layout{Tensor: 2}}); err == nil ||
+	if _, err := OfParameters(1e9, Setup{Parallelism: Parallelism{Tensor: 2}}); err == nil ||
 		!strings.Contains(err.Error(), "give a model") {
 		t.Errorf("tensor parallelism of a number of parameters: %v", err)
 	}
@@ -276,7 +276,7 @@ func TestBadSetups(t *testing.T) {
 
 // Every advised change saves memory, and says how much it leaves.
 func TestAdvice(t *testing.T) {
-	s := Setup{Model: preset(t, "Llama 2 7B"), Precision: mixed(t), Batch: 2, Layout: Layout{Data: 8}}
+	s := Setup{Model: preset(t, "Llama 2 7B"), Precision: mixed(t), Batch: 2, Parallelism: Parallelism{Data: 8}}
 	before := estimate(t, s).BytesPerDevice()
 	changes, err := Advise(s, 80<<30)
 	if err != nil {
@@ -298,16 +298,16 @@ func TestAdvice(t *testing.T) {
 
 // The combined changes fit the budget, without more devices where that is possible.
 func TestCombine(t *testing.T) {
-	s := Setup{Model: preset(t, "Llama 3 70B"), Precision: mixed(t), Layout: Layout{Data: 64}}
+	s := Setup{Model: preset(t, "Llama 3 70B"), Precision: mixed(t), Parallelism: Parallelism{Data: 64}}
 	changes, err := Combine(s, 80<<30)
 	if err != nil || len(changes) < 2 {
 		t.Fatalf("%d changes, %v", len(changes), err)
 	}
 	last := changes[len(changes)-1]
 	if got := estimate(t, last.Setup).BytesPerDevice(); !last.Fits || got != last.Bytes || got > 80<<30 ||
-		last.Setup.Layout.Devices() != 64 {
+		last.Setup.Parallelism.Devices() != 64 {
 		t.Errorf("the final setup needs %d bytes on %d devices, the change says %d, fits: %v", got,
-			last.Setup.Layout.Devices(), last.Bytes, last.Fits)
+			last.Setup.Parallelism.Devices(), last.Bytes, last.Fits)
 	}
 	if changes, err := Combine(s, 1<<50); len(changes) != 0 || err != nil {
 		t.Errorf("with room for all: %v, %v", changes, err)
@@ -319,8 +319,8 @@ func TestCombine(t *testing.T) {
 
 func TestEveryItemHasFormulaAndSource(t *testing.T) {
 	for _, st := range estimate(t, Setup{Model: preset(t, "Llama 3 70B"), Precision: mixed(t), Microbatches: 8,
-		Framework: 1 << 30,
-		Layout:    Layout{Data: 4, Tensor: 8, Seq: true, Pipeline: 4, ZeRO: 3}}).Stages {
+		Framework:   1 << 30,
+		Parallelism: Parallelism{Data: 4, Tensor: 8, Seq: true, Pipeline: 4, ZeRO: 3}}).Stages {
 		for _, it := range st.Items {
 			if it.Name == "" || it.Formula == "" || it.Source == "" || it.Values == "" || it.Bytes < 1 || it.Count < 1 {
 				t.Errorf("stage %d: %+v", st.Index, it)
@@ -344,12 +344,12 @@ func FuzzFormula(f *testing.F) {
 // A trillion parameters on 99 840 devices: the goal is 10 ms.
 func BenchmarkTrillion(b *testing.B) {
 	s := Setup{Model: preset(b, "Megatron 1008B"), Microbatches: 512, Precision: mixed(b),
-		Recompute: recompute.Selective,
-		Layout:    Layout{Data: 195, Tensor: 8, Seq: true, Pipeline: 64, ZeRO: 1}}
+		Recompute:   recompute.Selective,
+		Parallelism: Parallelism{Data: 195, Tensor: 8, Seq: true, Pipeline: 64, ZeRO: 1}}
 	for b.Loop() {
 		if _, err := Estimate(s); err != nil {
 			b.Fatal(err)
 		}
 	}
-	b.ReportMetric(float64(s.Layout.Devices()), "devices")
+	b.ReportMetric(float64(s.Parallelism.Devices()), "devices")
 }

@@ -71,7 +71,7 @@ func (s *stage) projections() []need {
 
 // held reports whether the update needs all gradients at once.
 func (s *stage) held() bool {
-	return s.Layout.Data > 1 || s.Clip || len(s.Precision.Scaling.States()) > 0
+	return s.Parallelism.Data > 1 || s.Clip || len(s.Precision.Scaling.States()) > 0
 }
 
 // gradients is the memory of gradients after the backward pass of the last blocks: residuals blocks have added to the
@@ -81,16 +81,16 @@ func (s *stage) held() bool {
 // states.
 func (s *stage) gradients(residuals, blocks int) []need {
 	var needs []need
-	if s.first && s.Engine == Compiled {
+	if s.first && s.Method == Compiled {
 		needs = append(needs, need{Temporary, "gradient of the token table", 1, "4*ceil(v/t)*h"})
 	}
-	if s.Engine == Compiled && !s.held() && !s.Precision.Mixed() {
+	if s.Method == Compiled && !s.held() && !s.Precision.Mixed() {
 		needs = append(needs, need{Temporary, "copies of weights that are updated while in use", 1, s.copied()})
 	}
-	if s.Engine == Compiled {
+	if s.Method == Compiled {
 		needs = append(needs, s.update()...)
 	}
-	if s.Engine == Compiled && s.Precision.Mixed() {
+	if s.Method == Compiled && s.Precision.Mixed() {
 		needs = append(needs, need{Temporary, "parameters in the type of the passes, of blocks", int64(len(s.plan)),
 			"p*(" + s.elementsOf("h.") + ")"},
 			need{Temporary, "parameters in the type of the passes, of the head", 1,
@@ -100,7 +100,7 @@ func (s *stage) gradients(residuals, blocks int) []need {
 		return needs
 	}
 	needs = append(needs, need{Temporary, "gradients of the residual stream", int64(2*residuals + 1), residual})
-	if s.Engine == Compiled && s.held() {
+	if s.Method == Compiled && s.held() {
 		needs = append(needs, need{Temporary, "gradients of the head", 1, "4*(" + s.elementsOf("lnf", "head") + ")"},
 			need{Temporary, "gradients of blocks", int64(blocks), "4*(" + s.elementsOf("h.") + ")"})
 	}
@@ -113,14 +113,14 @@ func (s *stage) end() []need {
 	_, lamb := s.Optimizer.(optim.LAMBOptimizer)
 	_, adafactor := s.Optimizer.(optim.AdafactorOptimizer)
 	late := lamb || adafactor // these need norms of full parameters first, and XLA delays the updates
-	if s.Engine != Compiled || !late && !s.held() {
+	if s.Method != Compiled || !late && !s.held() {
 		return nil
 	}
 	needs := []need{
 		{Temporary, "gradients outside of the blocks", 1, "4*(" + s.elementsOf("tok", "pos", "lnf", "head") + ")"},
 		{Temporary, "gradients of blocks", int64(len(s.plan)), "4*(" + s.elementsOf("h.") + ")"},
 	}
-	if s.Layout.Data == 1 {
+	if s.Parallelism.Data == 1 {
 		needs = append(needs, need{Temporary, "gradients of the residual stream", int64(2*len(s.plan) + 1), residual})
 		if s.held() {
 			needs = append(needs, need{Temporary, "squares of the largest gradient", 1, "4*(" + s.largest() + ")"})

@@ -102,7 +102,7 @@ func (r run) setups() (recipe train.Recipe, setup memest.Setup, err error) {
 	return recipe, memest.Setup{
 		Model: cost.FromGPT(c), Batch: r.sequences(), Precision: policy, Optimizer: optimizer, Recompute: c.Recompute,
 		Flash:   c.Flash,
-		Dropout: c.Dropout, Clip: r.clip, Layout: memest.Layout{Data: r.devices},
+		Dropout: c.Dropout, Clip: r.clip, Parallelism: memest.Parallelism{Data: r.devices},
 	}, nil
 }
 
@@ -112,12 +112,12 @@ type held struct {
 	temporary int64
 }
 
-func (r run) estimate(engine memest.Engine) (held, error) {
+func (r run) estimate(engine memest.Method) (held, error) {
 	_, setup, err := r.setups()
 	if err != nil {
 		return held{}, err
 	}
-	setup.Engine = engine
+	setup.Method = engine
 	ledger, err := memest.Estimate(setup)
 	if err != nil {
 		return held{}, err

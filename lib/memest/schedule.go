@@ -22,7 +22,7 @@ func Schedules() []Schedule {
 
 // inFlight returns the largest number of micro-batches whose activations a stage, counted from 0, holds at once. One of
 // v chunks of a stage counts 1/v, so that the number is a fraction.
-func (l Layout) inFlight(stage, microbatches int) (n, denominator int64) {
+func (l Parallelism) inFlight(stage, microbatches int) (n, denominator int64) {
 	p, m, r, v := int64(l.Pipeline), int64(microbatches), int64(stage), int64(l.Chunks)
 	switch l.Schedule {
 	case Naive:
@@ -58,7 +58,7 @@ type device struct {
 
 // devices splits a model over a pipeline's devices. With several chunks on a device it lists them as one, since all
 // blocks need the same memory.
-func (l Layout) devices(blocks int) []device {
+func (l Parallelism) devices(blocks int) []device {
 	parts := cut(blocks, l.Pipeline)
 	devices := make([]device, l.Pipeline)
 	last := l.Pipeline - 1

@@ -21,7 +21,7 @@ func TestInFlight(t *testing.T) {
 					}
 					for r, peak := range s.PeakActivations() {
 						compared[kind]++
-						n, of := memest.InFlight(memest.Layout{Pipeline: d, Schedule: kind, Chunks: v}, r, m)
+						n, of := memest.InFlight(memest.Parallelism{Pipeline: d, Schedule: kind, Chunks: v}, r, m)
 						stages := int64(len(s.On(r))) // of the device
 						if n*stages != int64(peak)*of &&
 							!(kind == memest.ZBV && m < 2*d-1 && n*stages > int64(peak)*of) {

@@ -21,15 +21,15 @@ type Setup struct {
 	Seq          int // tokens of a sequence; defaults to Model.Context
 	Microbatches int // micro-batches of a step on each data-parallel rank; defaults to 1
 
-	Layout    Layout
-	Precision precision.Policy // defaults to float32 throughout
-	Optimizer optim.Optimizer  // defaults to AdamW
-	Recompute recompute.Policy
-	Flash     bool    // flash attention, which saves no scores
-	Dropout   float64 // above 0, attention also saves its weights after dropout
-	Clip      bool    // gradients are clipped by their global norm, so that all of them exist at once
+	Parallelism Parallelism
+	Precision   precision.Policy // defaults to float32 throughout
+	Optimizer   optim.Optimizer  // defaults to AdamW
+	Recompute   recompute.Policy
+	Flash       bool    // flash attention, which saves no scores
+	Dropout     float64 // above 0, attention also saves its weights after dropout
+	Clip        bool    // gradients are clipped by their global norm, so that all of them exist at once
 
-	Engine             Engine
+	Method             Method
 	OffloadOptimizer   bool // optimizer states and master weights are in host memory
 	OffloadActivations bool // saved activations are in host memory
 
@@ -39,8 +39,8 @@ type Setup struct {
 	Framework int64
 }
 
-// Layout is the size of each parallel dimension of a run. Sizes default to 1.
-type Layout struct {
+// Parallelism is the size of each parallel dimension of a run. Sizes default to 1.
+type Parallelism struct {
 	Data   int `json:"data,omitempty"`   // data parallelism: replicas of the model
 	Tensor int `json:"tensor,omitempty"` // tensor parallelism within each block
 	// Seq adds Megatron's sequence parallelism: the tensor-parallel devices also split the tokens between the matmuls
@@ -58,12 +58,12 @@ type Layout struct {
 }
 
 // Devices returns the number of devices of the layout.
-func (l Layout) Devices() int {
+func (l Parallelism) Devices() int {
 	l = l.withDefaults()
 	return l.Data * l.Tensor * l.Context * l.Pipeline
 }
 
-func (l Layout) withDefaults() Layout {
+func (l Parallelism) withDefaults() Parallelism {
 	l.Data, l.Tensor, l.Context = cmp.Or(l.Data, 1), cmp.Or(l.Tensor, 1), cmp.Or(l.Context, 1)
 	l.Pipeline, l.Chunks = cmp.Or(l.Pipeline, 1), cmp.Or(l.Chunks, 1)
 	if l.Schedule == "" {
@@ -72,16 +72,16 @@ func (l Layout) withDefaults() Layout {
 	return l
 }
 
-// Engine is a way to run a training step.
-type Engine string
+// Method is a way to run a training step.
+type Method string
 
 const (
 	// Planned accumulates the gradients of all micro-batches in buffers and updates at the end of the step, as PyTorch
 	// does. Operations save what those of lib/gpt save; custom kernels may save less.
-	Planned Engine = ""
+	Planned Method = ""
 	// Compiled is lib/train on a CPU: XLA compiles the step to one program, which applies a gradient as soon as it is
 	// computed unless clipping, loss scaling or data parallelism need all of them first.
-	Compiled Engine = "compiled"
+	Compiled Method = "compiled"
 )
 
 // Validate returns an error that names the first invalid field, its value, and what to do.
@@ -89,16 +89,16 @@ func (s Setup) Validate() error {
 	if err := s.Model.Validate(); err != nil {
 		return err
 	}
-	l := s.Layout
+	l := s.Parallelism
 	for _, f := range []struct {
 		name        string
 		value, most int
 	}{
 		{"Batch", s.Batch, 1 << 31}, {"Seq", s.Seq, 1 << 28}, {"Microbatches", s.Microbatches, 1 << 31},
-		{"Layout.Data", l.Data, 1 << 31},
-		{"Layout.Tensor", l.Tensor, 1 << 20}, {"Layout.Context", l.Context, 1 << 28},
-		{"Layout.Pipeline", l.Pipeline, 1 << 14},
-		{"Layout.Chunks", l.Chunks, 1 << 14}, {"Layout.ZeRO", l.ZeRO, 3}, {"Bucket", int(s.Bucket), 1 << 50},
+		{"Parallelism.Data", l.Data, 1 << 31},
+		{"Parallelism.Tensor", l.Tensor, 1 << 20}, {"Parallelism.Context", l.Context, 1 << 28},
+		{"Parallelism.Pipeline", l.Pipeline, 1 << 14},
+		{"Parallelism.Chunks", l.Chunks, 1 << 14}, {"Parallelism.ZeRO", l.ZeRO, 3}, {"Bucket", int(s.Bucket), 1 << 50},
 		{"Framework", int(s.Framework), 1 << 50},
 	} {
 		if f.value < 0 {
@@ -109,51 +109,51 @@ func (s Setup) Validate() error {
 		}
 	}
 	s = s.withDefaults()
-	l = s.Layout
+	l = s.Parallelism
 	m := s.Model
 	switch {
 	case m.Heads%l.Tensor != 0:
-		return fmt.Errorf("memest: Setup.Layout.Tensor is %d, which does not divide the model's %d heads", l.Tensor,
+		return fmt.Errorf("memest: Setup.Parallelism.Tensor is %d, which does not divide the model's %d heads", l.Tensor,
 			m.Heads)
 	case m.KV()%l.Tensor != 0 && l.Tensor%m.KV() != 0:
-		return fmt.Errorf("memest: Setup.Layout.Tensor is %d and the model has %d key and value heads: one "+
+		return fmt.Errorf("memest: Setup.Parallelism.Tensor is %d and the model has %d key and value heads: one "+
 			"must divide the other", l.Tensor, m.KV())
 	case m.MLPWidth()%l.Tensor != 0:
-		return fmt.Errorf("memest: Setup.Layout.Tensor is %d, which does not divide the MLP's hidden width %d",
+		return fmt.Errorf("memest: Setup.Parallelism.Tensor is %d, which does not divide the MLP's hidden width %d",
 			l.Tensor, m.MLPWidth())
 	case s.Seq > m.Context && m.PositionRows > 0:
 		return fmt.Errorf("memest: Setup.Seq is %d, and the model has learned positions for %d: choose "+
 			"a shorter sequence", s.Seq, m.Context)
 	case s.Seq%l.Context != 0:
-		return fmt.Errorf("memest: Setup.Layout.Context is %d, which does not divide the sequence of %d tokens",
+		return fmt.Errorf("memest: Setup.Parallelism.Context is %d, which does not divide the sequence of %d tokens",
 			l.Context, s.Seq)
 	case l.Seq && s.Seq/l.Context%l.Tensor != 0:
-		return fmt.Errorf("memest: Setup.Layout.Seq is set and its %d devices do not divide %d tokens: choose "+
+		return fmt.Errorf("memest: Setup.Parallelism.Seq is set and its %d devices do not divide %d tokens: choose "+
 			"another sequence length", l.Tensor, s.Seq/l.Context)
 	case l.Pipeline*l.Chunks > m.Layers:
-		return fmt.Errorf("memest: Setup.Layout.Pipeline is %d with %d chunks each, which needs %d blocks; the model "+
+		return fmt.Errorf("memest: Setup.Parallelism.Pipeline is %d with %d chunks each, which needs %d blocks; the model "+
 			"has %d",
 			l.Pipeline, l.Chunks, l.Pipeline*l.Chunks, m.Layers)
 	case l.Chunks > 1 && l.Schedule != Interleaved:
-		return fmt.Errorf("memest: Setup.Layout.Chunks is %d and Schedule is %q: only %q has chunks", l.Chunks,
+		return fmt.Errorf("memest: Setup.Parallelism.Chunks is %d and Schedule is %q: only %q has chunks", l.Chunks,
 			l.Schedule,
 			Interleaved)
 	case !slices.Contains(Schedules(), l.Schedule):
-		return fmt.Errorf("memest: Setup.Layout.Schedule is %q: choose one of %q", l.Schedule, Schedules())
+		return fmt.Errorf("memest: Setup.Parallelism.Schedule is %q: choose one of %q", l.Schedule, Schedules())
 	case !(s.Dropout >= 0 && s.Dropout < 1):
 		return fmt.Errorf("memest: Setup.Dropout is %g: set it to at least 0 and less than 1", s.Dropout)
-	case s.Engine != Planned && s.Engine != Compiled:
-		return fmt.Errorf("memest: Setup.Engine is %q: choose %q or %q", s.Engine, Planned, Compiled)
+	case s.Method != Planned && s.Method != Compiled:
+		return fmt.Errorf("memest: Setup.Method is %q: choose %q or %q", s.Method, Planned, Compiled)
 	}
-	if s.Engine == Compiled {
+	if s.Method == Compiled {
 		if l.Devices() != l.Data || l.ZeRO > 0 || s.Microbatches > 1 || s.OffloadOptimizer || s.OffloadActivations {
-			return fmt.Errorf("memest: Setup.Engine is %q, which supports only plain data parallelism without "+
-				"accumulation or offload: leave Engine empty", Compiled)
+			return fmt.Errorf("memest: Setup.Method is %q, which supports only plain data parallelism without "+
+				"accumulation or offload: leave Method empty", Compiled)
 		}
 		if p := s.Precision.Compute; p != dtypes.Float32 && p != dtypes.BFloat16 ||
 			s.Precision.Matmul != (precision.Matmul{}) {
-			return fmt.Errorf("memest: Setup.Engine is %q, which supports only float32 and bfloat16 matmuls: "+
-				"leave Engine empty", Compiled)
+			return fmt.Errorf("memest: Setup.Method is %q, which supports only float32 and bfloat16 matmuls: "+
+				"leave Method empty", Compiled)
 		}
 	}
 	if _, err := s.Recompute.Plan(m.Layers); err != nil {
@@ -170,7 +170,7 @@ func (s Setup) Validate() error {
 
 func (s Setup) withDefaults() Setup {
 	s.Batch, s.Seq, s.Microbatches = cmp.Or(s.Batch, 1), cmp.Or(s.Seq, s.Model.Context), cmp.Or(s.Microbatches, 1)
-	s.Layout = s.Layout.withDefaults()
+	s.Parallelism = s.Parallelism.withDefaults()
 	if s.Precision == (precision.Policy{}) {
 		const f32 = dtypes.Float32
 		s.Precision = precision.Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32}

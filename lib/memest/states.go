@@ -30,7 +30,7 @@ var elements = map[string]string{
 
 // local returns the shards of a device.
 func (s Setup) local(of device) []tensor {
-	m, t := s.Model, s.Layout.Tensor
+	m, t := s.Model, s.Parallelism.Tensor
 	kv := max(1, m.KV()/t) // with fewer heads than devices, several devices have the same one
 	var found []tensor
 	for _, p := range m.Tensors() {
@@ -86,7 +86,7 @@ func (s Setup) states(v *sheet, tensors []tensor) ([]Item, error) {
 		{Master, perParameter.Master, 1, s.OffloadOptimizer, "Micikevicius et al. 2017, §3.1" + zero},
 		{Gradients, perParameter.Gradient, 2, false, "one number each" + zero},
 	}
-	if s.Engine == Compiled { // without ZeRO
+	if s.Method == Compiled { // without ZeRO
 		all = []held{{Parameters, s.Precision.Params.Size(), 3, false, "lib/train has this one copy"}}
 	}
 	for _, h := range all {
@@ -142,10 +142,10 @@ func times(count, bytes int64) (int64, error) {
 
 // ranks is the number of ranks that ZeRO shards over: data-parallel and context-parallel ones, which all have the same
 // parameters.
-func (s Setup) ranks() int { return s.Layout.Data * s.Layout.Context }
+func (s Setup) ranks() int { return s.Parallelism.Data * s.Parallelism.Context }
 
 // sharded reports whether ZeRO shards what it shards from this stage on.
-func (s Setup) sharded(from int) bool { return s.Layout.ZeRO >= from && s.ranks() > 1 }
+func (s Setup) sharded(from int) bool { return s.Parallelism.ZeRO >= from && s.ranks() > 1 }
 
 // shard is the formula of a rank's shard of that many elements.
 func (s Setup) shard(elements string, from int) string {

@@ -340,7 +340,7 @@ func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
 	if l.ZeRO > 0 {
 		data = l.Data // replicas shard nothing
 	}
-	s.Layout = memest.Layout{Data: data, Tensor: l.Tensor, Seq: l.TensorSequence, Context: l.Ring * l.Ulysses,
+	s.Parallelism = memest.Parallelism{Data: data, Tensor: l.Tensor, Seq: l.TensorSequence, Context: l.Ring * l.Ulysses,
 		Pipeline: l.Pipe, Chunks: l.Chunks, Schedule: memest.Schedule(l.Schedule), ZeRO: l.ZeRO}
 	return memest.Estimate(s)
 }

@@ -64,15 +64,15 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	shares, err := l.share(r.Model)
+	shards, err := l.share(r.Model)
 	if err != nil {
 		return nil, err
 	}
-	plans, members, cut, err := l.compose(s.Recipe, s.Plans[0], s.Members, shares.Tokens)
+	plans, members, cut, err := l.compose(s.Recipe, s.Plans[0], s.Members, shards.Tokens)
 	if err != nil {
 		return nil, err
 	}
-	l.Cut, s.Members, s.Shares, s.Mesh, s.Hook, s.Sum = cut, members, shares, l.axes(), l.Hook, l.SumLoss
+	l.Cut, s.Members, s.Shards, s.Mesh, s.Hook, s.Sum = cut, members, shards, l.axes(), l.Hook, l.SumLoss
 	if l.RingRanks {
 		s.Ring = Ring
 	}
@@ -83,7 +83,7 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 }
 
 // share returns how the model is sharded over the devices of a rank.
-func (l Layout) share(model train.Model) (shares params.Shares, err error) {
+func (l Layout) share(model train.Model) (shards params.Shards, err error) {
 	sizes := map[string]int{}
 	for _, axis := range l.axes() {
 		sizes[axis.Name] = axis.Size
@@ -92,50 +92,50 @@ func (l Layout) share(model train.Model) (shares params.Shares, err error) {
 	shared, ok := model.(train.Shared)
 	if !ok {
 		if l.PerRank() > l.Data || l.Ring > 1 {
-			return shares, fmt.Errorf("parallel: a %T does not say how devices shard it, and the layout has "+
+			return shards, fmt.Errorf("parallel: a %T does not say how devices shard it, and the layout has "+
 				"tensor=%d, ring=%d, ulysses=%d: "+
 				"give a model that does (train.Shared), as gpt.Parallel, or leave these at "+
 				"1", model, l.Tensor, l.Ring, l.Ulysses)
 		}
-		return shares, nil
+		return shards, nil
 	}
-	shares, err = shared.Shares(func(axis string) (int, error) {
+	shards, err = shared.Shards(func(axis string) (int, error) {
 		if n, ok := sizes[axis]; ok {
 			return n, nil
 		}
-		return 0, fmt.Errorf("parallel: the model shares along the axis %q, and a layout has %q, %q and %q: use "+
+		return 0, fmt.Errorf("parallel: the model shards along the axis %q, and a layout has %q, %q and %q: use "+
 			"Layout.TensorGroup and "+
 			"SequenceGroup", axis, Ring, Ulysses, Tensor)
 	})
 	if err != nil {
-		return shares, err
+		return shards, err
 	}
 	for _, axis := range l.axes()[1:] {
-		if n := sizes[axis.Name]; n > 1 && axis.Name != shares.Axis && !slices.Contains(shares.Tokens, axis.Name) {
-			return shares, fmt.Errorf("parallel: the layout has %s=%d, and the model shares nothing along it: use "+
+		if n := sizes[axis.Name]; n > 1 && axis.Name != shards.Axis && !slices.Contains(shards.Tokens, axis.Name) {
+			return shards, fmt.Errorf("parallel: the layout has %s=%d, and the model shards nothing along it: use "+
 				"Layout.TensorGroup and SequenceGroup", axis.Name, n)
 		}
 	}
 	if l.RingRanks { // whose ring shards nothing on a rank's devices
 		between := func(axis string) bool { return axis == Ring }
-		shares.Tokens = slices.DeleteFunc(slices.Clone(shares.Tokens), between)
-		shares.Between = slices.DeleteFunc(slices.Clone(shares.Between), between)
+		shards.Tokens = slices.DeleteFunc(slices.Clone(shards.Tokens), between)
+		shards.Between = slices.DeleteFunc(slices.Clone(shards.Between), between)
 	}
-	if shares.Cuts != nil { // in the order in which the chain lists parameters
+	if shards.Cuts != nil { // in the order in which the chain lists parameters
 		chained, err := chain.Of(model)
 		if err != nil {
-			return shares, err
+			return shards, err
 		}
-		tree, cuts := model.Params(), shares.Cuts
-		shares.Cuts = nil
+		tree, cuts := model.Params(), shards.Cuts
+		shards.Cuts = nil
 		for _, s := range chained.Params() {
-			shares.Cuts = append(shares.Cuts, cuts[tree.Index(s.Name)])
+			shards.Cuts = append(shards.Cuts, cuts[tree.Index(s.Name)])
 		}
 	}
 	if l.Tensor == 1 {
-		shares.Cuts, shares.Axis = nil, ""
+		shards.Cuts, shards.Axis = nil, ""
 	}
-	return shares, nil
+	return shards, nil
 }
 
 // Layout returns the plan's layout, with defaults filled in.

@@ -15,7 +15,7 @@ import (
 
 // client is a rank's side of parameter servers, and the server that runs on the rank, if any. It is an [engine.Server].
 type client struct {
-	engine *Engine
+	engine *Programs
 	g      group.Group
 	device int
 

@@ -19,8 +19,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Engine has the compiled programs of a recipe. The ranks of a process share it: each runs them on its own device.
-type Engine struct {
+// Programs has the compiled programs of a recipe. The ranks of a process share it: each runs them on its own device.
+type Programs struct {
 	backend *xla.Backend
 	recipe  train.Recipe
 	options Options
@@ -43,10 +43,10 @@ const BetweenRanks = "servers"
 // patience is the maximal time of a pass, including its compilation.
 const patience = time.Hour
 
-// NewEngine makes the engine of a recipe. The model is a chain of blocks (such as gpt.Config: see package chain); any
+// NewPrograms makes the engine of a recipe. The model is a chain of blocks (such as gpt.Config: see package chain); any
 // other model is one block. Programs are compiled when they are first run. It returns an error for invalid options,
 // recipes or models.
-func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error) {
+func NewPrograms(backend *xla.Backend, r train.Recipe, o Options) (*Programs, error) {
 	if backend == nil {
 		return nil, errors.New("paramserver: the backend is nil: open one with xla.Open")
 	}
@@ -62,7 +62,7 @@ func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error)
 		r.Precision.Reduce = r.Precision.Params // parameters are returned in the place of gradients
 	}
 	o = o.withDefaults()
-	e := &Engine{backend: backend, recipe: r, options: o, policy: r.Precision, workers: map[int]*engine.Programs{}}
+	e := &Programs{backend: backend, recipe: r, options: o, policy: r.Precision, workers: map[int]*engine.Programs{}}
 	e.plan, e.members = engine.Serial(model, o.Accumulate)
 	e.plan.Name = "parameter servers"
 	if o.Recompute {
@@ -79,7 +79,7 @@ func NewEngine(backend *xla.Backend, r train.Recipe, o Options) (*Engine, error)
 }
 
 // planOf returns what each rank does in a step. The servers' hook replaces its reductions.
-func (e *Engine) planOf(ranks int) *step.Plan {
+func (e *Programs) planOf(ranks int) *step.Plan {
 	p := e.plan.Replicate(ranks, BetweenRanks)
 	all := make([]int, ranks)
 	for i := range all {
@@ -93,7 +93,7 @@ func (e *Engine) planOf(ranks int) *step.Plan {
 }
 
 // programs returns the workers' programs for a group of the given size.
-func (e *Engine) programs(ranks int) (*engine.Programs, error) {
+func (e *Programs) programs(ranks int) (*engine.Programs, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.closed {
@@ -116,7 +116,7 @@ func (e *Engine) programs(ranks int) (*engine.Programs, error) {
 
 // Join makes this process one rank of a group, on one of the backend's devices. It is a collective call: all ranks
 // start with rank 0's initial state. Servers run until the rank is closed or the context ends.
-func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, error) {
+func (e *Programs) Join(ctx context.Context, g group.Group, device int) (*Worker, error) {
 	if servers := e.options.Servers; servers > g.Size() {
 		return nil, fmt.Errorf("paramserver: Options.Servers is %d, more than the %d ranks of the group: "+
 			"set it to at most that, or to 0 for all", servers, g.Size())
@@ -129,14 +129,14 @@ func (e *Engine) Join(ctx context.Context, g group.Group, device int) (*Rank, er
 	if err != nil {
 		return nil, err
 	}
-	return &Rank{worker, worker.Server().(*client)}, nil
+	return &Worker{worker, worker.Server().(*client)}, nil
 }
 
 // Buckets returns the buckets of the gradients, in the order in which backward passes fill them.
-func (e *Engine) Buckets() []ddp.Bucket { return e.buckets }
+func (e *Programs) Buckets() []ddp.Bucket { return e.buckets }
 
 // Close frees the programs. None of them may run.
-func (e *Engine) Close() {
+func (e *Programs) Close() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.closed = true
@@ -149,4 +149,4 @@ func (e *Engine) Close() {
 }
 
 // own lists a bucket's parameters in the type of their master weights.
-func (e *Engine) own(bucket int) params.Tree { return e.buckets[bucket].Params.As(e.policy.Params) }
+func (e *Programs) own(bucket int) params.Tree { return e.buckets[bucket].Params.As(e.policy.Params) }

@@ -45,12 +45,12 @@ func TestFaults(t *testing.T) {
 
 // pusher is a rank as a train.Trainer: the loss of its steps is that of the full batch.
 type pusher struct {
-	*paramserver.Rank
+	*paramserver.Worker
 	g group.Group
 }
 
 func (p *pusher) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
-	m, err := p.Rank.Step(ctx, inputs, targets)
+	m, err := p.Worker.Step(ctx, inputs, targets)
 	if err == nil {
 		m.Loss, err = paramserver.Mean(ctx, p.g.(traintest.Trap).Group, m.Loss)
 	}
@@ -63,7 +63,7 @@ func TestEndedContext(t *testing.T) {
 	for form := range toyForms {
 		e := warm(t, form)
 		leaks := devicetest.NoLeaks(t, threeDevices())
-		ranks, errs := make([]*paramserver.Rank, world), make([]error, world)
+		ranks, errs := make([]*paramserver.Worker, world), make([]error, world)
 		_ = group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
 			me := g.Rank()
 			if ranks[me], err = e.Join(ctx, g, me); err != nil {
@@ -142,7 +142,7 @@ func TestFailedSave(t *testing.T) {
 	e := warm(t, form)
 	for n := range 6 {
 		leaks := devicetest.NoLeaks(t, threeDevices())
-		ranks, errs := make([]*paramserver.Rank, world), make([]error, world)
+		ranks, errs := make([]*paramserver.Worker, world), make([]error, world)
 		_ = group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
 			me := g.Rank()
 			view := &only{traintest.NewTrap(g, func() error { return traintest.ErrLuck }),

@@ -36,14 +36,14 @@ var (
 		"micro-batches": {BucketBytes: 160, Accumulate: world, Servers: 2},
 		"async":         {BucketBytes: 160, Async: true},
 	}
-	toyEngines = map[string]*paramserver.Engine{}
+	toyEngines = map[string]*paramserver.Programs{}
 )
 
 // toyEngine returns the engine of a form.
-func toyEngine(t *testing.T, form string) *paramserver.Engine {
+func toyEngine(t *testing.T, form string) *paramserver.Programs {
 	t.Helper()
 	if toyEngines[form] == nil {
-		e, err := paramserver.NewEngine(threeDevices(), toyRecipe, toyForms[form])
+		e, err := paramserver.NewPrograms(threeDevices(), toyRecipe, toyForms[form])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -53,7 +53,7 @@ func toyEngine(t *testing.T, form string) *paramserver.Engine {
 }
 
 // warm returns the engine of a form, whose programs are compiled.
-func warm(t *testing.T, form string) *paramserver.Engine {
+func warm(t *testing.T, form string) *paramserver.Programs {
 	t.Helper()
 	e := toyEngine(t, form)
 	if err := group.Run(context.Background(), world, func(ctx context.Context, g group.Group) error {

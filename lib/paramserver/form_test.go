@@ -110,7 +110,7 @@ func TestRefused(t *testing.T) {
 		"picky":  {picky, paramserver.Options{}, 4, "not this batch"},
 		"unlike": {unlike, paramserver.Options{}, 4, "not one function"},
 	} {
-		e, err := paramserver.NewEngine(backend, c.r, c.o)
+		e, err := paramserver.NewPrograms(backend, c.r, c.o)
 		if err == nil {
 			err = group.Run(t.Context(), 2, func(ctx context.Context, g group.Group) error {
 				rank, err := e.Join(ctx, g, g.Rank())
@@ -131,7 +131,7 @@ func TestRefused(t *testing.T) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
 	}
-	if _, err := paramserver.NewEngine(nil, plain, paramserver.Options{}); err == nil ||
+	if _, err := paramserver.NewPrograms(nil, plain, paramserver.Options{}); err == nil ||
 		!strings.Contains(err.Error(), "xla.Open") {
 		t.Errorf("no backend: %v", err)
 	}

@@ -22,7 +22,7 @@ func init() {
 
 func asProcess(ctx context.Context, job *mpi.Job, backend *xla.Backend) error {
 	for _, form := range processForms {
-		e, err := paramserver.NewEngine(backend, toyRecipe, toyForms[form])
+		e, err := paramserver.NewPrograms(backend, toyRecipe, toyForms[form])
 		if err != nil {
 			return err
 		}

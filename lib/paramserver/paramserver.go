@@ -2,8 +2,8 @@
 // store the parameters and optimizer states in shards, and pull new parameters (Li et al. 2014, "Scaling Distributed
 // Machine Learning with the Parameter Server").
 //
-// Each rank is a worker with its own device, in one process (group.Run) or in several (mpi.World): an [Engine] has the
-// programs, and [Engine.Join] makes a [Rank] of a group. Servers are goroutines beside the first ranks
+// Each rank is a worker with its own device, in one process (group.Run) or in several (mpi.World): an Programs has the
+// programs, and [Programs.Join] makes a Worker of a group. Servers are goroutines beside the first ranks
 // ([Options.Servers]); only they have optimizer states.
 //
 // In a step, a worker pushes the gradients of a bucket as soon as they are computed, and pulls the bucket's new

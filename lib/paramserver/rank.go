@@ -9,7 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// Rank is one of the ranks that train together: a train.Trainer, with the differences below. It is not safe for
+// Worker is one of the ranks that train together: a train.Trainer, with the differences below. It is not safe for
 // concurrent use.
 //
 // A step that fails on this rank alone, and any error of the group, makes the rank unusable: later calls return an
@@ -21,7 +21,7 @@ import (
 // Each server writes its part of a checkpoint. Close is a collective call: a rank waits until no other rank needs its
 // server, however long that takes. If a rank may be gone, call [Mean] first to find out. A rank that fails for reasons
 // of its own should return, not close; it may close once the group has ended.
-type Rank struct {
+type Worker struct {
 	train.Trainer
 	client *client
 }
@@ -38,7 +38,7 @@ type Metrics struct {
 
 // Step trains on one batch, which all ranks give in full: inputs and targets of shape (B,T). Each rank takes its shard,
 // the first rank the first examples. It returns an error if the ranks times Options.Accumulate do not divide B.
-func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metrics, error) {
+func (r *Worker) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metrics, error) {
 	r.client.staleness = 0
 	m, err := r.Trainer.Step(ctx, inputs, targets)
 	m.Loss = r.mean(m.Loss)
@@ -46,13 +46,13 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (Metri
 }
 
 // Evaluate returns the loss of the rank's own shard of a batch, without noise. It changes nothing.
-func (r *Rank) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
+func (r *Worker) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
 	loss, err := r.Trainer.Evaluate(ctx, inputs, targets)
 	return r.mean(loss), err
 }
 
 // mean returns the loss of the rank's shard, from the sum over its micro-batches.
-func (r *Rank) mean(sum float64) float64 {
+func (r *Worker) mean(sum float64) float64 {
 	if o := r.client.engine.options; !o.SumLoss {
 		return sum / float64(o.Accumulate)
 	}

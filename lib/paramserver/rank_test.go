@@ -33,7 +33,7 @@ func toySource(rows int) source {
 }
 
 // together trains a world of ranks for some steps, and returns what each ends with.
-func together(t *testing.T, e *paramserver.Engine, world, steps int, batches source) []result {
+func together(t *testing.T, e *paramserver.Programs, world, steps int, batches source) []result {
 	t.Helper()
 	results := make([]result, world)
 	if err := group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
@@ -55,7 +55,7 @@ func together(t *testing.T, e *paramserver.Engine, world, steps int, batches sou
 }
 
 // steady makes steps on one rank, and closes it.
-func steady(ctx context.Context, g group.Group, rank *paramserver.Rank, steps int, batches source) (own result,
+func steady(ctx context.Context, g group.Group, rank *paramserver.Worker, steps int, batches source) (own result,
 	err error) {
 	for range steps {
 		inputs, targets, err := batches(rank.Steps())
@@ -100,9 +100,9 @@ func differ(a, b params.Named[*tensors.Tensor]) string {
 	return ""
 }
 
-func newEngine(t *testing.T, backend *xla.Backend, r train.Recipe, o paramserver.Options) *paramserver.Engine {
+func newEngine(t *testing.T, backend *xla.Backend, r train.Recipe, o paramserver.Options) *paramserver.Programs {
 	t.Helper()
-	e, err := paramserver.NewEngine(backend, r, o)
+	e, err := paramserver.NewPrograms(backend, r, o)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -43,7 +43,7 @@ func (l leg) run(t *testing.T, dir string) (asked [][]int, err error) {
 		t.Fatal(err)
 	}
 	asked = make([][]int, l.ranks)
-	ranks := make([]*paramserver.Rank, l.ranks)
+	ranks := make([]*paramserver.Worker, l.ranks)
 	err = group.Run(context.Background(), l.ranks, func(ctx context.Context, g group.Group) error {
 		me := g.Rank()
 		rank, err := e.Join(ctx, g, me)

@@ -60,7 +60,7 @@ func (sh *shard) free() error {
 }
 
 // places returns the indices, in the full state, of a bucket's parameters and then of their optimizer states.
-func (e *Engine) places(bucket int) []int {
+func (e *Programs) places(bucket int) []int {
 	places, all := slices.Clone(e.buckets[bucket].Places), e.recipe.State()
 	for _, s := range optim.States(e.recipe.GroupedOptimizer(), e.own(bucket)) {
 		places = append(places, all.Index(s.Name))
@@ -149,7 +149,7 @@ func (sh *shard) update(grads []any) (now []byte, err error) {
 // parameters and states, and the parameters in the layout of the gradients. The sum is that of an all-reduce between
 // goroutines: in the order of the ranks, in float32, rounded once. It is a separate program so that updates are
 // compiled like those of a full state, to the same bits.
-func (e *Engine) compileServers() (err error) {
+func (e *Programs) compileServers() (err error) {
 	if e.sum, err = xla.CompilePortable(e.backend, func(grads []*graph.Node) []*graph.Node {
 		sum := graph.ConvertDType(grads[0], dtypes.Float32)
 		for _, g := range grads[1:] {

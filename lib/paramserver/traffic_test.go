@@ -16,7 +16,7 @@ import (
 )
 
 // sent returns what each rank sends in a step: in a run of two, but not in one of one.
-func sent(t *testing.T, e *paramserver.Engine, world, rows int) []plan.Load {
+func sent(t *testing.T, e *paramserver.Programs, world, rows int) []plan.Load {
 	t.Helper()
 	loads := make([]plan.Load, world)
 	for steps := 1; steps <= 2; steps++ {

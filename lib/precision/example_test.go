@@ -71,7 +71,7 @@ func ExamplePolicy_ParamBytes() {
 }
 
 // Gradients of 2⁻²⁰ to 2⁻³⁰ mostly underflow in FP16, unless they are scaled.
-func ExampleShareOf() {
+func ExampleFractionsOf() {
 	var gradients []float64
 	for e := -30; e <= -20; e++ {
 		gradients = append(gradients, math.Ldexp(1.5, e))
@@ -80,7 +80,7 @@ func ExampleShareOf() {
 	precision.Add(&h, gradients)
 	fmt.Println(h.Exponents())
 	for _, scale := range []float64{1, 1 << 16, 1 << 36} {
-		fmt.Printf("%.2f\n", precision.ShareOf(gradients, precision.FP16, scale))
+		fmt.Printf("%.2f\n", precision.FractionsOf(gradients, precision.FP16, scale))
 	}
 	// Output:
 	// [-30 -29 -28 -27 -26 -25 -24 -23 -22 -21 -20]

@@ -41,17 +41,18 @@ func (h *Histogram) Exponents() []int {
 	return exponents
 }
 
-// Share is which fractions of some numbers, from 0 to 1, a format can not represent well.
-type Share struct {
+// Fractions is which fractions of some numbers, from 0 to 1, a format can not represent well.
+type Fractions struct {
 	Underflow float64 // become 0
 	Subnormal float64 // become subnormal, with less than full precision
 	Overflow  float64 // are beyond the largest number after rounding
 }
 
-// ShareOf rounds the finite nonzero numbers, times a scale, to a format and returns the fractions; 0 if there are none.
-func ShareOf[T float32 | float64](values []T, f Format, scale float64) Share {
+// FractionsOf rounds the finite nonzero numbers, times a scale, to a format and returns the fractions; 0 if there are
+// none.
+func FractionsOf[T float32 | float64](values []T, f Format, scale float64) Fractions {
 	f.Overflow = ToInfinity // to tell overflow from the largest number
-	var s Share
+	var s Fractions
 	n := 0.0
 	for _, v := range values {
 		x := float64(v)
@@ -69,7 +70,7 @@ func ShareOf[T float32 | float64](values []T, f Format, scale float64) Share {
 		}
 	}
 	if n > 0 {
-		s = Share{s.Underflow / n, s.Subnormal / n, s.Overflow / n}
+		s = Fractions{s.Underflow / n, s.Subnormal / n, s.Overflow / n}
 	}
 	return s
 }

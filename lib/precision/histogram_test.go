@@ -37,7 +37,7 @@ func TestShareOf(t *testing.T) {
 	}
 	for _, f := range []precision.Format{precision.FP16, precision.BF16, precision.E5M2, precision.E4M3} {
 		for _, scale := range []float64{1, 1024, 0x1p-20} {
-			var want precision.Share
+			var want precision.Fractions
 			n := 0.0
 			beyond := f.Largest() * (1 + f.Epsilon()/2/(2-f.Epsilon())) // half a last place
 			if f == precision.E4M3 {
@@ -55,7 +55,7 @@ func TestShareOf(t *testing.T) {
 					want.Overflow++
 				}
 			}
-			got := precision.ShareOf(values, f, scale)
+			got := precision.FractionsOf(values, f, scale)
 			for _, pair := range [][2]float64{{got.Underflow, want.Underflow / n}, {got.Subnormal, want.Subnormal / n},
 				{got.Overflow, want.Overflow / n}} {
 				if math.Abs(pair[0]-pair[1]) > 1e-12 {
@@ -64,7 +64,7 @@ func TestShareOf(t *testing.T) {
 			}
 		}
 	}
-	if got := precision.ShareOf([]float32{0}, precision.FP16, 1); got != (precision.Share{}) {
+	if got := precision.FractionsOf([]float32{0}, precision.FP16, 1); got != (precision.Fractions{}) {
 		t.Errorf("zeros have shares %+v", got)
 	}
 }

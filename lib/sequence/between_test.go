@@ -30,7 +30,7 @@ func TestBetween(t *testing.T) {
 		g := sequence.Group{Ring: "ring", Placement: sequence.Zigzag}
 		return []*graph.Node{g.Attention(in[0], in[1], in[2], tokens, flash.Causal())}
 	}
-	cut, err := xla.NewCut(mesh, attend, own, own, own, shapes.Make(dtypes.Int32))
+	cut, err := xla.NewSegments(mesh, attend, own, own, own, shapes.Make(dtypes.Int32))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,7 +57,7 @@ func TestBetween(t *testing.T) {
 		g := sequence.Group{Ring: "ring", Gather: true}
 		return []*graph.Node{g.Attention(in[0], in[1], in[2], tokens, flash.Causal())}
 	}
-	if _, err = xla.NewCut(mesh, gathers, own, own, own, shapes.Make(dtypes.Int32)); err == nil {
+	if _, err = xla.NewSegments(mesh, gathers, own, own, own, shapes.Make(dtypes.Int32)); err == nil {
 		t.Error("Gather along an axis between programs: no error")
 	}
 }

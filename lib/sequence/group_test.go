@@ -133,7 +133,7 @@ func TestErrors(t *testing.T) {
 		{ring, 8, 2, 2, f32, func(g *graph.Graph, o *flash.Options) { o.QueryPositions = graph.Zeros(g, positions) },
 			"the mask has positions or segments: leave them nil"},
 		{ring, 8, 3, 2, f32, nil, "3 query heads are not a multiple of 2 key heads"},
-		{ring, 8, 2, 2, f32, func(_ *graph.Graph, o *flash.Options) { o.Engine = flash.CuDNN },
+		{ring, 8, 2, 2, f32, func(_ *graph.Graph, o *flash.Options) { o.Implementation = flash.CuDNN },
 			"gives no partial results"},
 	} {
 		p, err := xla.Compile(mesh, func(q, k *graph.Node) *graph.Node {

@@ -30,7 +30,7 @@ type problem struct {
 	dtype               dtypes.DType
 	causal              bool
 	window              int
-	engine              flash.Engine
+	engine              flash.Implementation
 	checkpoint          bool      // recompute attention in the backward pass
 	q, key, value, dout []float64 // rounded to the type
 }
@@ -41,7 +41,7 @@ func (p problem) String() string {
 }
 
 func (p problem) options() flash.Options {
-	return flash.Options{Mask: flash.Mask{Causal: p.causal, Window: p.window}, Engine: p.engine}
+	return flash.Options{Mask: flash.Mask{Causal: p.causal, Window: p.window}, Implementation: p.engine}
 }
 
 // fill draws the inputs.

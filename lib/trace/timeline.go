@@ -9,15 +9,15 @@ import (
 	"github.com/shardbook/shardbook/lib/chart"
 )
 
-// Run is a trace with a name, for charts that compare several.
-type Run struct {
+// Named is a trace with a name, for charts that compare several.
+type Named struct {
 	Name  string
 	Trace Trace
 }
 
 // Timeline draws a trace over time (ms): a row per stream of each rank, a colour per stream.
 func (t Trace) Timeline(title string) *chart.Chart {
-	return Timelines(title, func(s Span) string { return s.Stream }, Run{Trace: t})
+	return Timelines(title, func(s Span) string { return s.Stream }, Named{Trace: t})
 }
 
 // Timelines draws several traces below each other on one time axis (ms). To compare one step of each, cut them with
@@ -25,7 +25,7 @@ func (t Trace) Timeline(title string) *chart.Chart {
 // axes see [chart.Chart.Range].
 //
 // Neighbouring spans of one row and kind that are too short to be seen are drawn as one, since there may be very many.
-func Timelines(title string, kind func(Span) string, runs ...Run) *chart.Chart {
+func Timelines(title string, kind func(Span) string, runs ...Named) *chart.Chart {
 	var all Trace
 	for _, run := range runs {
 		all.Spans = append(all.Spans, run.Trace.Spans...)

@@ -34,8 +34,8 @@ func ExampleTimelines() {
 		at("compute", "backward", 50, 56), at("reduce", "h1", 53, 55), at("reduce", "h0", 56, 58),
 	}}
 	fmt.Print(trace.Timelines("gradients", func(s trace.Span) string { return s.Name },
-		trace.Run{Name: "naive", Trace: naive.Within(100*ms, 110*ms)},
-		trace.Run{Name: "overlapped", Trace: overlapped.Within(50*ms, 60*ms)}).Text())
+		trace.Named{Name: "naive", Trace: naive.Within(100*ms, 110*ms)},
+		trace.Named{Name: "overlapped", Trace: overlapped.Within(50*ms, 60*ms)}).Text())
 	// Output:
 	// gradients
 	// time (ms), 0 … 10: B backward, A all, H h1, 0 h0
@@ -57,7 +57,7 @@ func ExampleTrace_Counts() {
 // Several runs of several ranks, odd names, and far more spans than a chart holds.
 func TestTimelines(t *testing.T) {
 	both := trace.Timelines("t", func(s trace.Span) string { return s.Stream },
-		trace.Run{Name: "a", Trace: step()}, trace.Run{Name: "b", Trace: step()})
+		trace.Named{Name: "a", Trace: step()}, trace.Named{Name: "b", Trace: step()})
 	for _, want := range []string{"a: 0 compute", "a: 1 wait", "b: 0 compute"} {
 		if text := both.Text(); !strings.Contains(text, want) {
 			t.Errorf("no row %q in\n%s", want, text)

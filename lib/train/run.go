@@ -84,7 +84,7 @@ func checkMesh(mesh *xla.Mesh) error {
 }
 
 // compiler is xla.Compile or xla.CompileAuto.
-type compiler func(mesh *xla.Mesh, fn func(in []*graph.Node) []*graph.Node, layout xla.Layout) (*xla.Program, error)
+type compiler func(mesh *xla.Mesh, fn func(in []*graph.Node) []*graph.Node, layout xla.Shardings) (*xla.Program, error)
 
 func start(mesh *xla.Mesh, l layout, compile compiler, placement func(int, params.Spec) xla.Placement) (*Run, error) {
 	r := l.recipe
@@ -253,7 +253,7 @@ type Probe struct {
 // Probe compiles a function of the parameters, by name and in the type that the model computes in, and of other inputs.
 // Every device gets the full inputs and computes the same. The run is not changed.
 func (r *Run) Probe(fn func(p params.Nodes, in []*graph.Node) []*graph.Node) (*Probe, error) {
-	if r.layout.shares.Axis != "" || len(r.layout.shares.Tokens) > 0 {
+	if r.layout.shards.Axis != "" || len(r.layout.shards.Tokens) > 0 {
 		return nil, errors.New("train: Probe does not support models with tensor or sequence parallelism: " +
 			"use Run.Params with the model of one device")
 	}

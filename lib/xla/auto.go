@@ -15,7 +15,7 @@ import (
 // splits it over the mesh and inserts the collectives (XLA's SPMD partitioner, GoMLX's AutoSharding). The layout places
 // inputs and outputs on the mesh; collective.Constrain places values between them. The compiler replicates an output
 // whose axis does not divide evenly; Call returns an error for that.
-func CompileAuto[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error) {
+func CompileAuto[F graph.ExecGraphFn](m *Mesh, fn F, layout Shardings) (*Program, error) {
 	p, err := newProgram(m, fn, layout)
 	if err != nil {
 		return nil, err

@@ -105,7 +105,7 @@ func TestAutoShardingErrors(t *testing.T) {
 	spmd, auto := xla.Compile[fn], xla.CompileAuto[fn]
 	for _, c := range []struct {
 		name    string
-		compile func(*xla.Mesh, func(x *graph.Node) *graph.Node, xla.Layout) (*xla.Program, error)
+		compile func(*xla.Mesh, func(x *graph.Node) *graph.Node, xla.Shardings) (*xla.Program, error)
 		fn      func(x *graph.Node) *graph.Node
 		want    string
 	}{

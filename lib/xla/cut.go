@@ -12,20 +12,20 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Cut is a graph function with shifts ([Shift]), split into programs: at each shift, and before the first operation
-// that uses what a shift received, so that the program in between can overlap with the transfer. A value that one
-// program computes and a later one uses, or a shift sends, is carried: an output of the one program and an input of the
-// others. Values that depend on constants and scalars alone are recomputed where they are used.
-type Cut struct {
+// Segments is a graph function with shifts ([Shift]), split into programs: at each shift, and before the first
+// operation that uses what a shift received, so that the program in between can overlap with the transfer. A value that
+// one program computes and a later one uses, or a shift sends, is carried: an output of the one program and an input of
+// the others. Values that depend on constants and scalars alone are recomputed where they are used.
+type Segments struct {
 	Shifts   []Shifted      // in their order
 	Carried  []shapes.Shape // on a device; programs take and return a scalar as a vector of one
-	Programs []CutProgram
+	Programs []Segment
 
 	fn func(in []*graph.Node) []*graph.Node
 	in []shapes.Shape
 }
 
-// Shifted is a shift of a [Cut].
+// Shifted is a shift of a Segments.
 type Shifted struct {
 	Shift
 	Of     Ref          // what is sent: a carried value, or one that an earlier shift received
@@ -33,8 +33,8 @@ type Shifted struct {
 	Before int          // number of the program before which the shift can start
 }
 
-// CutProgram lists the inputs and outputs of one program of a [Cut], in order.
-type CutProgram struct{ In, Out []Ref }
+// Segment lists the inputs and outputs of one program of a Segments, in order.
+type Segment struct{ In, Out []Ref }
 
 // Ref names a tensor: an input or output of the original function, a carried value, or what a shift received.
 type Ref struct {
@@ -45,7 +45,7 @@ type Ref struct {
 // RefKind says which list the number of a [Ref] counts in.
 type RefKind byte
 
-// Kinds of tensors that programs of a [Cut] take and return.
+// Kinds of tensors that programs of a Segments take and return.
 const (
 	RefInput RefKind = iota
 	RefOutput
@@ -53,13 +53,13 @@ const (
 	RefReceived
 )
 
-// NewCut splits a graph function for inputs of the given shapes, as one device of the mesh has them. Nothing is
-// compiled: compile the functions that [Cut.Program] returns. The function must build the same graph at every call. Its
-// panics are returned as errors.
-func NewCut(m *Mesh, fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (*Cut, error) {
-	var c *Cut
+// NewSegments splits a graph function for inputs of the given shapes, as one device of the mesh has them. Nothing is
+// compiled: compile the functions that [Segments.Program] returns. The function must build the same graph at every
+// call. Its panics are returned as errors.
+func NewSegments(m *Mesh, fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (*Segments, error) {
+	var c *Segments
 	_, err := m.Shapes(func(nodes []*graph.Node) []*graph.Node {
-		c = newCutting(nodes, fn(slices.Clone(nodes))).Cut
+		c = newCutting(nodes, fn(slices.Clone(nodes))).Segments
 		return nodes[:1]
 	}, in...)
 	if err != nil {
@@ -70,8 +70,8 @@ func NewCut(m *Mesh, fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape
 }
 
 // Program returns the graph function of program k, with the inputs and outputs that Programs[k] lists. It panics if the
-// original function builds another graph than it did in NewCut.
-func (c *Cut) Program(k int) func(in []*graph.Node) []*graph.Node {
+// original function builds another graph than it did in NewSegments.
+func (c *Segments) Program(k int) func(in []*graph.Node) []*graph.Node {
 	return func(given []*graph.Node) []*graph.Node {
 		of, g := c.Programs[k], given[0].Graph()
 		in := make([]*graph.Node, len(c.in))
@@ -109,14 +109,14 @@ func (c *Cut) Program(k int) func(in []*graph.Node) []*graph.Node {
 }
 
 // Takes reports whether program k or a later one uses a tensor, or a shift that starts before one of these sends it.
-func (c *Cut) Takes(k int, r Ref) bool {
-	takes := func(p CutProgram) bool { return slices.Contains(p.In, r) }
+func (c *Segments) Takes(k int, r Ref) bool {
+	takes := func(p Segment) bool { return slices.Contains(p.In, r) }
 	return slices.ContainsFunc(c.Programs[min(k, len(c.Programs)):], takes) ||
 		slices.ContainsFunc(c.Shifts, func(s Shifted) bool { return s.Before >= k && s.Of == r })
 }
 
 // shapeOf returns the shape of a carried or received tensor.
-func (c *Cut) shapeOf(r Ref) shapes.Shape {
+func (c *Segments) shapeOf(r Ref) shapes.Shape {
 	if r.Kind == RefReceived {
 		return c.Shifts[r.Number].Shape
 	}
@@ -127,7 +127,7 @@ func (c *Cut) shapeOf(r Ref) shapes.Shape {
 // their backend values, so that a node's inputs are not what it is computed from. Values are compared by name, since
 // closures refer to outer values by name.
 type cutting struct {
-	*Cut
+	*Segments
 	main    *stablehlo.Function
 	values  map[Ref]*stablehlo.Value
 	inputs  map[string]int // number of an input, by its name
@@ -139,7 +139,7 @@ type cutting struct {
 }
 
 func newCutting(in, out []*graph.Node) *cutting {
-	c := &cutting{Cut: &Cut{}, main: functionOf(hloValue(valueOf(in[0]))), values: map[Ref]*stablehlo.Value{},
+	c := &cutting{Segments: &Segments{}, main: functionOf(hloValue(valueOf(in[0]))), values: map[Ref]*stablehlo.Value{},
 		inputs: map[string]int{}, made: map[string]int{}, shift: map[int]int{}}
 	scalar := make([]bool, len(in))
 	for i, x := range in {
@@ -218,7 +218,7 @@ func (c *cutting) deal(scalar []bool) {
 		}
 		c.program[i], begun = now, begun || !c.free[i]
 	}
-	c.Programs = make([]CutProgram, now+1)
+	c.Programs = make([]Segment, now+1)
 }
 
 // at returns the position of the statement that computes a value, or −1 for inputs and local values of closures.
@@ -278,7 +278,7 @@ func (c *cutting) send(n int, v *stablehlo.Value) Ref {
 
 // leave removes all statements that a program does not need from the function under construction, and returns the
 // program's outputs.
-func (c *cutting) leave(of CutProgram, given []*graph.Node) (out []*stablehlo.Value) {
+func (c *cutting) leave(of Segment, given []*graph.Node) (out []*stablehlo.Value) {
 	instead := map[string]*stablehlo.Value{}
 	for i, ref := range of.In {
 		instead[c.values[ref].String()] = hloValue(valueOf(given[i]))

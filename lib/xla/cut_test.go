@@ -101,7 +101,7 @@ func TestCut(t *testing.T) {
 		t.Fatal(err)
 	}
 	square := shapes.Make(dtypes.Float32, n, n)
-	cut, err := xla.NewCut(mesh, cutFunction, square, square, shapes.Make(dtypes.Int32))
+	cut, err := xla.NewSegments(mesh, cutFunction, square, square, shapes.Make(dtypes.Int32))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,7 +191,7 @@ func TestCutRefuses(t *testing.T) {
 		calls++
 		return []*graph.Node{graph.MulScalar(xla.Shift{Axis: "ring", By: calls}.Of(in[0]), 2)}
 	}
-	cut, err := xla.NewCut(mesh, changing, shape)
+	cut, err := xla.NewSegments(mesh, changing, shape)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestCutRefuses(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "another graph each time") {
 		t.Errorf("a function that changes: %v", err)
 	}
-	if _, err := xla.NewCut(mesh, func(in []*graph.Node) []*graph.Node {
+	if _, err := xla.NewSegments(mesh, func(in []*graph.Node) []*graph.Node {
 		return xla.While(in, func(s []*graph.Node) *graph.Node { return graph.Const(s[0].Graph(), false) },
 			func(s []*graph.Node) []*graph.Node { return []*graph.Node{xla.Shift{Axis: "ring", By: 1}.Of(s[0])} })
 	}, shape); err == nil || !strings.Contains(err.Error(), "move it out") {

@@ -16,13 +16,13 @@ import (
 // Donates adds inputs, counted from 0, whose memory the program may reuse for its outputs: a training step that donates
 // its parameters needs one copy of them, not two. Donated tensors are invalid after Call, even if the program fails
 // while it runs. Errors that are found before, such as an argument that does not fit, leave them valid.
-func (l Layout) Donates(inputs ...int) Layout {
+func (l Shardings) Donates(inputs ...int) Shardings {
 	l.donated = slices.Concat(l.donated, inputs)
 	return l
 }
 
 // checkDonated checks the indices of donated inputs; the number of inputs is -1 if it is not known yet.
-func (l Layout) checkDonated(inputs int) error {
+func (l Shardings) checkDonated(inputs int) error {
 	for _, i := range l.donated {
 		switch {
 		case i < 0:

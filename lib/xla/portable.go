@@ -24,7 +24,7 @@ func CompilePortable[F graph.ExecGraphFn](b *Backend, fn F, donated ...int) (*Po
 	if b == nil {
 		return nil, errors.New("the backend is nil: open one with xla.Open")
 	}
-	layout := Layout{donated: slices.Clone(donated)}
+	layout := Shardings{donated: slices.Clone(donated)}
 	if err := layout.checkDonated(inputsOf(fn)); err != nil {
 		return nil, err
 	}
@@ -64,7 +64,7 @@ func (p *Portable) Prepare(inputs ...shapes.Shape) (err error) {
 		return err
 	}
 	defer p.closing.RUnlock()
-	if err := (Layout{donated: p.donated}).checkDonated(len(inputs)); err != nil {
+	if err := (Shardings{donated: p.donated}).checkDonated(len(inputs)); err != nil {
 		return err
 	}
 	_, err = p.build(inputs...)
@@ -82,7 +82,7 @@ func (p *Portable) Call(device int, args ...any) (_ []*tensors.Tensor, err error
 	if device < 0 || device >= p.backend.info.Devices {
 		return nil, fmt.Errorf("device %d: choose one from 0 to %d", device, p.backend.info.Devices-1)
 	}
-	if err := (Layout{donated: p.donated}).checkDonated(len(args)); err != nil {
+	if err := (Shardings{donated: p.donated}).checkDonated(len(args)); err != nil {
 		return nil, err
 	}
 	placed := make([]*tensors.Tensor, len(args))

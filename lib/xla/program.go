@@ -20,22 +20,22 @@ import (
 type Program struct {
 	compiled
 	mesh   *Mesh
-	layout Layout
+	layout Shardings
 	auto   bool // made by CompileAuto
 }
 
-// Layout is the placements of a program's inputs and outputs on the mesh, in order. If a graph function takes or
+// Shardings is the placements of a program's inputs and outputs on the mesh, in order. If a graph function takes or
 // returns a slice, the last placement is repeated.
-type Layout struct {
+type Shardings struct {
 	In, Out []Placement
 	donated []int // inputs; see Donates
 }
 
 // In returns a layout with the placements of the inputs.
-func In(placements ...Placement) Layout { return Layout{In: placements} }
+func In(placements ...Placement) Shardings { return Shardings{In: placements} }
 
 // Gives adds the placements of the outputs.
-func (l Layout) Gives(placements ...Placement) Layout {
+func (l Shardings) Gives(placements ...Placement) Shardings {
 	l.Out = placements
 	return l
 }
@@ -44,7 +44,7 @@ func (l Layout) Gives(placements ...Placement) Layout {
 // with data=4, an x of shape [8, 3] is a node of shape [2, 3]. fn contains the collectives between the devices.
 //
 // fn may panic, as GoMLX's graph functions do; Call returns that as an error.
-func Compile[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error) {
+func Compile[F graph.ExecGraphFn](m *Mesh, fn F, layout Shardings) (*Program, error) {
 	p, err := newProgram(m, fn, layout)
 	if err != nil {
 		return nil, err
@@ -54,7 +54,7 @@ func Compile[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error
 }
 
 // newProgram checks a layout and makes a program.
-func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Layout) (*Program, error) {
+func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Shardings) (*Program, error) {
 	if m == nil {
 		return nil, errors.New("the mesh is nil: make one with Backend.Mesh")
 	}

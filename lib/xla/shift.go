@@ -13,8 +13,8 @@ import (
 
 // Shift is an exchange between ranks with programs and devices of their own, in the middle of a graph function: every
 // rank sends a tensor to the rank By places further along an axis, and receives one of the same shape. XLA has no such
-// operation. [NewCut] splits the function into programs at each shift; the caller runs them, and sends the tensors in
-// between.
+// operation. NewSegments splits the function into programs at each shift; the caller runs them, and sends the tensors
+// in between.
 type Shift struct {
 	Axis string
 	By   int // may be negative
@@ -49,7 +49,7 @@ const shifting = "shardbook_shift_"
 
 var shifts = numbered[Shift]{prefix: shifting}
 
-// write emits a custom call, which NewCut recognizes.
+// write emits a custom call, which NewSegments recognizes.
 func (s Shift) write(x compute.Value, f *stablehlo.Function) ([]compute.Value, error) {
 	values, err := stablehlo.CustomCallV2(fmt.Sprint(shifting, shifts.number(s)), "", []*stablehlo.Value{hloValue(x)},
 		[][]int{nil}, shapesOf(f.Outputs), make([][]int, len(f.Outputs)))

@@ -16,18 +16,18 @@ import (
 
 // Shared is a model with tensor or sequence (context) parallelism: devices of a mesh compute it together. Params and
 // Init are those of the full model. The loss is built from one device's shards of the parameters and of the batch; the
-// mean over the devices along [Axis] and along params.Shares.Tokens is the loss, and likewise for gradients.
+// mean over the devices along [Axis] and along params.Shards.Tokens is the loss, and likewise for gradients.
 type Shared interface {
 	Model
-	// Shares returns which shards each device has on a mesh whose axes have these sizes. The mesh must have [Axis] and
+	// Shards returns which shards each device has on a mesh whose axes have these sizes. The mesh must have [Axis] and
 	// the axes named in the result. It returns an error if the model does not fit the sizes or an axis is missing.
-	Shares(size func(axis string) (int, error)) (params.Shares, error)
+	Shards(size func(axis string) (int, error)) (params.Shards, error)
 }
 
 // layout describes how a recipe's state is sharded on a mesh.
 type layout struct {
 	recipe Recipe
-	shares params.Shares
+	shards params.Shards
 	local  params.Tree   // the parameters with the shapes of a device's shards
 	state  params.Tree   // Recipe.State
 	cuts   []*params.Cut // of the state, in its order
@@ -47,20 +47,20 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 		return l, l.fits(mesh)
 	}
 	var err error
-	if l.shares, err = model.Shares(mesh.AxisSize); err != nil {
+	if l.shards, err = model.Shards(mesh.AxisSize); err != nil {
 		return l, err
 	}
-	if err := l.fits(mesh); err != nil || l.shares.Axis == "" {
+	if err := l.fits(mesh); err != nil || l.shards.Axis == "" {
 		return l, err
 	}
 	p := r.parts()
-	if len(l.shares.Cuts) != len(p.params) {
-		return l, fmt.Errorf("train: a model with %d parameters has %d Shares.Cuts: give one for each, nil for a "+
-			"parameter that is not cut", len(p.params), len(l.shares.Cuts))
+	if len(l.shards.Cuts) != len(p.params) {
+		return l, fmt.Errorf("train: a model with %d parameters has %d Shards.Cuts: give one for each, nil for a "+
+			"parameter that is not cut", len(p.params), len(l.shards.Cuts))
 	}
 	l.local = slices.Clone(l.local)
 	for i, s := range p.params {
-		cut := l.shares.Cuts[i]
+		cut := l.shards.Cuts[i]
 		if err := cut.Validate(s); err != nil {
 			return l, err
 		}
@@ -68,7 +68,7 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 	}
 	next := len(p.params)
 	for i, s := range p.params {
-		cut := l.shares.Cuts[i]
+		cut := l.shards.Cuts[i]
 		for _, state := range r.GroupedOptimizer().States(s, optim.CutOf(cut)) {
 			if cut != nil && state.Axis >= 0 {
 				l.cuts[next] = &params.Cut{Axis: state.Axis, Index: cut.Index}
@@ -81,15 +81,15 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 
 // fits returns an error if the mesh does not have the axes that the layout needs.
 func (l layout) fits(mesh *xla.Mesh) error {
-	names, want := mesh.AxesNames(), append([]string{Axis}, l.shares.Tokens...)
-	if l.shares.Axis != "" {
-		want = append(want, l.shares.Axis)
+	names, want := mesh.AxesNames(), append([]string{Axis}, l.shards.Tokens...)
+	if l.shards.Axis != "" {
+		want = append(want, l.shards.Axis)
 	}
 	if len(names) != len(want) || names[0] != Axis || slices.ContainsFunc(want,
 		func(axis string) bool { return !slices.Contains(names, axis) }) {
 		return fmt.Errorf("train: the mesh has axes %q: it needs %q, the first one first", names, want)
 	}
-	for _, axis := range append([]string{Axis}, l.shares.Tokens...) {
+	for _, axis := range append([]string{Axis}, l.shards.Tokens...) {
 		if n, _ := mesh.AxisSize(axis); n > 1 && l.recipe.Replicas == nil {
 			return fmt.Errorf("train: the mesh axis %q has size %d and Recipe.Replicas is nil: use one device, "+
 				"lib/ddp or NewAuto", axis, n)
@@ -102,7 +102,7 @@ func (l layout) fits(mesh *xla.Mesh) error {
 // checkpoint of the shards would not be one of the full model.
 func (l layout) checkBlocks() error {
 	for i, s := range l.recipe.parts().params {
-		if !optim.Joins(l.recipe.GroupedOptimizer(), s, optim.CutOf(l.shares.Cuts[i])) {
+		if !optim.Joins(l.recipe.GroupedOptimizer(), s, optim.CutOf(l.shards.Cuts[i])) {
 			return fmt.Errorf("train: the optimizer quantizes blocks of %s, which tensor parallelism cuts: "+
 				"choose another optimizer, or no tensor parallelism", s)
 		}
@@ -115,7 +115,7 @@ func (l layout) place(i int) xla.Placement {
 	if l.cuts[i] == nil {
 		return xla.Replicated()
 	}
-	return xla.Shard(l.cuts[i].Axis, l.shares.Axis)
+	return xla.Shard(l.cuts[i].Axis, l.shards.Axis)
 }
 
 // join assembles the full entry i of the state from the shards of all devices.
@@ -136,10 +136,10 @@ func (l layout) graph(in []*graph.Node) []*graph.Node {
 }
 
 func (l layout) shard(g *graph.Graph) Shard {
-	if l.shares.Axis == "" {
+	if l.shards.Axis == "" {
 		return Shard{}
 	}
-	return l.recipe.CutShard(g, l.shares.Axis, l.shares.Cuts)
+	return l.recipe.CutShard(g, l.shards.Axis, l.shards.Cuts)
 }
 
 // CutShard returns the [Shard] of a device with tensor parallelism: cuts say how each parameter is cut over the devices

@@ -22,7 +22,7 @@ type partOf struct {
 	share  train.Shard
 }
 
-// shares gives the first blocks of the recipe's chain to one rank and the others to another. The first rank counts what
+// shards gives the first blocks of the recipe's chain to one rank and the others to another. The first rank counts what
 // both have.
 func shares(r train.Recipe, first int) (parts [2]partOf) {
 	whole := r.Model.(chain.Model)

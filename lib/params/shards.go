@@ -1,7 +1,7 @@
 package params
 
-// Shares says which part of a model each device of a mesh has, with tensor and sequence (context) parallelism.
-type Shares struct {
+// Shards says which part of a model each device of a mesh has, with tensor and sequence (context) parallelism.
+type Shards struct {
 	// Axis is the mesh axis of tensor parallelism; "" is none. Cuts are the cuts of the model's parameters, in order;
 	// nil is a parameter that each device has in full.
 	Axis string

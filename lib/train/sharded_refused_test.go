@@ -18,8 +18,8 @@ type mistaken struct {
 	cuts []*params.Cut
 }
 
-func (m mistaken) Shares(func(axis string) (int, error)) (params.Shares, error) {
-	return params.Shares{Axis: "tensor", Cuts: m.cuts}, nil
+func (m mistaken) Shards(func(axis string) (int, error)) (params.Shards, error) {
+	return params.Shards{Axis: "tensor", Cuts: m.cuts}, nil
 }
 
 // What cannot be split is an error that names it, before anything is compiled.
@@ -51,7 +51,7 @@ func TestSharedRefused(t *testing.T) {
 		"8-bit Adam": {mesh(data, four), train.Recipe{Model: shared, Optimizer: optim.Adam8bit(1e-3)},
 			"h0.qkv.w"},
 		"a cut too few": {mesh(data, xla.Axis("tensor", 3)),
-			train.Recipe{Model: mistaken{cuts: three[:3]}, Optimizer: rule}, "3 Shares.Cuts"},
+			train.Recipe{Model: mistaken{cuts: three[:3]}, Optimizer: rule}, "3 Shards.Cuts"},
 		"another's cut": {mesh(data, xla.Axis("tensor", 3)),
 			train.Recipe{Model: mistaken{cuts: []*params.Cut{three[2], nil, nil, nil}}, Optimizer: rule}, `"copies"`},
 		"of other ranks": {mesh(data, xla.Axis("tensor", 2)),

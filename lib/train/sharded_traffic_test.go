@@ -22,7 +22,7 @@ import (
 func (w way) passes(t testing.TB, c gpt.Config, batch int, backward bool) *xla.Program {
 	t.Helper()
 	mesh, m, tree := w.mesh(t), w.model(c), slices.Clone(c.Params())
-	shares, err := m.Shares(mesh.AxisSize)
+	shards, err := m.Shards(mesh.AxisSize)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,12 +30,12 @@ func (w way) passes(t testing.TB, c gpt.Config, batch int, backward bool) *xla.P
 	var args []any
 	for i, s := range tree {
 		lies, value := xla.Replicated(), tensors.FromShape(s.Shape)
-		if len(shares.Cuts) > 0 && shares.Cuts[i] != nil {
-			lies = xla.Shard(shares.Cuts[i].Axis, shares.Axis)
-			if value, err = shares.Cuts[i].Stack(value); err != nil {
+		if len(shards.Cuts) > 0 && shards.Cuts[i] != nil {
+			lies = xla.Shard(shards.Cuts[i].Axis, shards.Axis)
+			if value, err = shards.Cuts[i].Stack(value); err != nil {
 				t.Fatal(err)
 			}
-			tree[i].Shape = shares.Cuts[i].Part(s.Shape) // a device's
+			tree[i].Shape = shards.Cuts[i].Part(s.Shape) // a device's
 		}
 		on, args = append(on, lies), append(args, value)
 	}
@@ -159,15 +159,15 @@ func (w way) step(t testing.TB, c gpt.Config, batch int, clips bool) traffic {
 		of.add(xla.AllReduce, 1, 4)
 	}
 	if n := max(1, w.data) * max(1, w.ring) * max(1, w.ulysses); n > 1 {
-		shares, err := w.model(c).Shares(w.mesh(t).AxisSize)
+		shards, err := w.model(c).Shards(w.mesh(t).AxisSize)
 		if err != nil {
 			t.Fatal(err)
 		}
 		bytes := 4 // the loss
 		for i, s := range c.Params() {
 			var cut *params.Cut
-			if len(shares.Cuts) > 0 {
-				cut = shares.Cuts[i]
+			if len(shards.Cuts) > 0 {
+				cut = shards.Cuts[i]
 			}
 			bytes += 4 * cut.Part(s.Shape).Size()
 		}

@@ -49,9 +49,9 @@ func (m dealt) Init() (values []*tensors.Tensor, err error) {
 	return values, nil
 }
 
-func (m dealt) Shares(size func(axis string) (int, error)) (s params.Shares, err error) {
+func (m dealt) Shards(size func(axis string) (int, error)) (s params.Shards, err error) {
 	if m.cuts != nil {
-		s = params.Shares{Axis: "tensor", Cuts: m.cuts}
+		s = params.Shards{Axis: "tensor", Cuts: m.cuts}
 	}
 	return s, err
 }
