@@ -189,8 +189,7 @@ func (c pipelineCase) model() chain.Model {
 		name := fmt.Sprintf("h%d", i)
 		tree := params.Tree{
 			params.New(name+".w", dtypes.Float32, c.Width, c.Width),
-			params.New(name+".b", dtypes.Float32,
-				c.Width),
+			params.New(name+".b", dtypes.Float32, c.Width),
 		}
 		m.Blocks = append(
 			m.Blocks,

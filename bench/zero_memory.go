@@ -116,8 +116,7 @@ func (c stackCase) model() chain.Model {
 			Kind: "block",
 			Params: params.Tree{
 				params.New(up, dtypes.Float32, c.Width, c.Width),
-				params.New(down, dtypes.Float32, c.Width,
-					c.Width),
+				params.New(down, dtypes.Float32, c.Width, c.Width),
 			},
 			Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
 				hidden := graph.Tanh(graph.Dot(x, p.Get(up)).Product())

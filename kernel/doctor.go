@@ -226,8 +226,7 @@ func runProbe(cmd *exec.Cmd) (Probe, error) {
 	err := cmd.Wait()
 	if jsonErr := json.Unmarshal(out.Bytes(), &p); jsonErr != nil {
 		return p, fmt.Errorf("the plugin ended the process that opened it (%v): %s; set %s to another, or unset "+
-			"XLA_FLAGS",
-			err, firstLine(noise.String()), plugin.Env)
+			"XLA_FLAGS", err, firstLine(noise.String()), plugin.Env)
 	}
 	return p, nil
 }

@@ -145,8 +145,7 @@ func TestHeadlessRefuses(t *testing.T) {
 func TestHeadlessKeepsAndForgets(t *testing.T) {
 	k := kerneltest.Ready(t)
 	const imports = "import \"github.com/shardbook/shardbook/lib/notebook\"\n"
-	keeps := notebook(t,
-		imports+"%%\nnotebook.Check(notebook.Keep(\"answer\", notebook.Param(\"answer\", 42)))",
+	keeps := notebook(t, imports+"%%\nnotebook.Check(notebook.Keep(\"answer\", notebook.Param(\"answer\", 42)))",
 		"%%\nif got := notebook.Must(notebook.Kept[int](\"answer\")); got != 43 {\n\tpanic(got)\n}")
 	// The parameter comes from outside, the value from the cell before.
 	err := k.Headless(t.Context(), kernel.Run{Notebook: keeps, Env: []string{`SHARDBOOK_PARAMS={"answer":"43"}`}})

@@ -51,8 +51,7 @@ func browser(t *testing.T) context.Context {
 	if err != nil {
 		systest.Skip(t, systest.System, err)
 	}
-	options := append(chromedp.DefaultExecAllocatorOptions[:],
-		chromedp.ExecPath(path), chromedp.WindowSize(1400, 1000),
+	options := append(chromedp.DefaultExecAllocatorOptions[:], chromedp.ExecPath(path), chromedp.WindowSize(1400, 1000),
 		chromedp.Flag("disable-background-networking", true), chromedp.Flag("disable-component-update", true))
 	if os.Geteuid() == 0 {
 		options = append(options, chromedp.NoSandbox)

@@ -100,8 +100,7 @@ func listModels(out io.Writer, asJSON bool) error {
 	}
 	for _, m := range models {
 		if _, err := fmt.Fprintf(out, "%-20s %16s parameters, %3d blocks of width %d\n", m.Name, grouped(m.Params),
-			m.Layers,
-			m.Width); err != nil {
+			m.Layers, m.Width); err != nil {
 			return err
 		}
 	}

@@ -87,9 +87,8 @@ func (s *estimateSettings) flags(f *pflag.FlagSet) {
 	f.BoolVar(&s.Tied, "tied", s.Tied, "tie the output head to the token embedding")
 	f.StringVar((*string)(&s.Norm), "norm", string(s.Norm), fmt.Sprintf("%s (default) or %s", gpt.LayerNorm,
 		gpt.RMSNorm))
-	f.StringVar((*string)(&s.Positions), "positions", string(s.Positions),
-		fmt.Sprintf("%s (default) or %s", gpt.Learned,
-			gpt.Rotary))
+	f.StringVar((*string)(&s.Positions), "positions", string(s.Positions), fmt.Sprintf("%s (default) or %s",
+		gpt.Learned, gpt.Rotary))
 	f.BoolVar(&s.NoBias, "no-bias", s.NoBias, "no biases in the blocks")
 	f.StringVar((*string)(&s.Activation), "activation", string(s.Activation),
 		fmt.Sprintf("MLP activation: %s (GELU, or SiLU if gated) or %s (default the model's own)", gpt.Usual, gpt.ReLU))

@@ -36,8 +36,7 @@ func (r *estimateRequest) model() (*cost.Model, int64, error) {
 	switch {
 	case len(ways) == 0:
 		return nil, 0, errors.New("no model is given: give --model NAME (--list-models lists them), --config FILE, " +
-			"--params N, " +
-			"or --layers, --d, --heads, --vocab and --seq")
+			"--params N, or --layers, --d, --heads, --vocab and --seq")
 	case len(ways) > 1:
 		return nil, 0, fmt.Errorf("%s and %s both describe the model: leave one of them out", ways[0], ways[1])
 	case r.Params != "":

@@ -100,8 +100,7 @@ func TestEstimateAddsUp(t *testing.T) {
 		sum := func(items []estimateItem) (n int64) {
 			for _, it := range items {
 				if n += it.Bytes; it.Kind == "" || it.Name == "" || it.Formula == "" || it.Source == "" ||
-					it.Count < 1 ||
-					it.Bytes < 1 || it.Stage != e.Items[0].Stage {
+					it.Count < 1 || it.Bytes < 1 || it.Stage != e.Items[0].Stage {
 					t.Errorf("%q: the line %+v is not whole", args, it)
 				}
 			}
@@ -117,8 +116,7 @@ func TestEstimateAddsUp(t *testing.T) {
 		for _, s := range e.Stages {
 			if most = max(most, s.Bytes); s.Bytes != s.Stage.Bytes() || s.Host != s.HostBytes() {
 				t.Errorf("%q: stage %d has %d and %d bytes of lines, not %d and %d", args, s.Index, s.Stage.Bytes(),
-					s.HostBytes(),
-					s.Bytes, s.Host)
+					s.HostBytes(), s.Bytes, s.Host)
 			}
 		}
 		if s := e.Settings; most != e.Total || len(e.Stages) != s.Pipe ||
@@ -150,10 +148,9 @@ func TestEstimateIsTheLedgers(t *testing.T) {
 		t.Fatal(err)
 	}
 	e := estimated(t, "--model", "qwen2-7b", "--batch", "3", "--seq", "512", "--microbatches", "5", "--data", "4",
-		"--tensor", "2", "--seq-parallel",
-		"--context", "2", "--pipe", "2", "--schedule", "gpipe", "--zero", "2", "--flash", "--recompute", "halves",
-		"--offload-activations", "--bucket", "7MB",
-		"--overhead", "1GiB", "--precision", "fp32", "--optimizer", "adamw")
+		"--tensor", "2", "--seq-parallel", "--context", "2", "--pipe", "2", "--schedule", "gpipe", "--zero", "2",
+		"--flash", "--recompute", "halves", "--offload-activations", "--bucket", "7MB", "--overhead", "1GiB",
+		"--precision", "fp32", "--optimizer", "adamw")
 	if e.Total != l.BytesPerDevice() || e.Host != l.Largest().HostBytes() || e.Total == 0 || e.Host == 0 {
 		t.Errorf("%d and %d bytes, want %d and %d", e.Total, e.Host, l.BytesPerDevice(), l.Largest().HostBytes())
 	}

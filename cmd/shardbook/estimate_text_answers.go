@@ -14,8 +14,7 @@ func (w *estimateText) memory() {
 		name := cmp.Or(f.Device, "the memory")
 		if f.Fits {
 			w.line("\nIt fits: %s is %.0f%% of %s's %s %s.", w.size(w.Total), 100*float64(w.Total)/float64(f.Bytes),
-				name,
-				w.size(f.Bytes), w.unit.name)
+				name, w.size(f.Bytes), w.unit.name)
 		} else {
 			w.line("\nIt does not fit: %s is %s more than %s's %s %s.", w.size(w.Total), w.size(w.Total-f.Bytes), name,
 				w.size(f.Bytes), w.unit.name)

@@ -62,8 +62,7 @@ func TestTrainOnUnlikeHosts(t *testing.T) {
 	} {
 		wrapper := filepath.Join(t.TempDir(), "wrapper")
 		script := fmt.Sprintf("#!/bin/sh\nprogram=%s\nif [ $(hostname) = %s ]; then %s; fi\nexec $program \"$@\"\n",
-			program,
-			last, c.harm)
+			program, last, c.harm)
 		if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}

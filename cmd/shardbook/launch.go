@@ -110,8 +110,7 @@ func (o *launchOptions) validate(cmd *cobra.Command, args []string) error {
 		return errors.New("--hostfile and --host both list the hosts: leave one of them out")
 	case changed("slots") && (o.hostfile != "" || o.list != "" || o.discover != ""):
 		return fmt.Errorf("--slots=%d is only for this machine: give each host its slots in the list, as a:2 or "+
-			"slots=2",
-			o.slots)
+			"slots=2", o.slots)
 	case os.Geteuid() == 0 && !asRoot():
 		return errors.New("mpirun does not run as root: be another user, or set OMPI_ALLOW_RUN_AS_ROOT=1 and " +
 			"OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1")

@@ -91,12 +91,10 @@ func (l *launchJob) ranks(slots int) (int, error) {
 	switch {
 	case slots < each:
 		return 0, fmt.Errorf("the job needs %d ranks at least (--pipe, --seq-ranks), and the hosts have slots for %d",
-			each,
-			slots)
+			each, slots)
 	case fixed && (*number > n || *number < 1):
 		return 0, fmt.Errorf("--%s=%d needs %d ranks, and the hosts have slots for %d: leave it out to use as many as "+
-			"there are",
-			flag, *number, *number*each, slots)
+			"there are", flag, *number, *number*each, slots)
 	case fixed:
 		n = *number
 	}

@@ -196,9 +196,8 @@ exit 1
 		}
 	}
 	out, stderr, status := shardbook(t, append(standIn(t, text), "XLA_FLAGS=", "SHARDBOOK_X=1"), "launch", "--slots",
-		"3",
-		"--checkpoint", folder,
-		"--mpirun-arg", "--tag-output", "--restarts", "2", "--", "--batch", "4", "--log", log)
+		"3", "--checkpoint", folder, "--mpirun-arg", "--tag-output", "--restarts", "2", "--", "--batch", "4", "--log",
+		log)
 	data, err := os.ReadFile(lines)
 	if err != nil {
 		t.Fatal(err, stderr)
@@ -276,8 +275,7 @@ func TestLaunchStatus(t *testing.T) {
 		_, stderr, status := shardbook(t, standIn(t, test.mpirun+"\n"), args...)
 		if status != test.want || !strings.Contains(stderr, test.says) || strings.Count(stderr, "shardbook:") != 1 {
 			t.Errorf("mpirun: %s, %s: status %d, want %d and one error with %q: %s", test.mpirun, test.flags, status,
-				test.want,
-				test.says, stderr)
+				test.want, test.says, stderr)
 		}
 	}
 }

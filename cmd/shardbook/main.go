@@ -65,9 +65,8 @@ func newCommand() *cobra.Command {
 		"folder)")
 	f.StringVar(&s.plugin, "plugin", "", "PJRT plugin: cpu, cuda, go-xla or a path (default $"+plugin.Env+", or the "+
 		"best)")
-	f.IntVar(&s.devices, "devices", 0,
-		fmt.Sprintf("number of devices, unless a program sets it (default $%s, or %d on CPU)", xla.EnvDevices,
-			xla.DefaultDevices))
+	f.IntVar(&s.devices, "devices", 0, fmt.Sprintf("number of devices, unless a program sets it (default $%s, or %d "+
+		"on CPU)", xla.EnvDevices, xla.DefaultDevices))
 	root.AddCommand(labCommand(), notebooksCommand(), doctorCommand(), setupCommand(), execCommand(), probeCommand(),
 		trainCommand(), launchCommand(), estimateCommand(), scheduleCommand())
 	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return mpijob.NewEarly(err) })

@@ -135,9 +135,7 @@ func (o *scheduleOptions) validate(cmd *cobra.Command) error {
 	case !slices.Contains(scheduleKinds(), o.kind):
 		return fmt.Errorf("--kind=%.40s: want one of %s", o.kind, strings.Join(scheduleKinds(), ", "))
 	case changed("memory") && o.kind != kindSearch:
-		return fmt.Errorf("--memory is only for --kind %s, and --kind is %s: leave it out",
-			kindSearch,
-			o.kind)
+		return fmt.Errorf("--memory is only for --kind %s, and --kind is %s: leave it out", kindSearch, o.kind)
 	case !(o.memory >= 0):
 		return fmt.Errorf("--memory=%g: give the micro-batches that a device may save, or 0 for no limit", o.memory)
 	case o.csv == "-" && o.json:

@@ -25,9 +25,7 @@ func parseCosts(text string) (step.Costs, error) {
 		switch {
 		case !ok || list == nil:
 			return c, fmt.Errorf("--cost=%.60s: %.20q is an unknown cost: want F, I, W, B, U, A, K or link, as in "+
-				"F=1,B=2",
-				text,
-				setting)
+				"F=1,B=2", text, setting)
 		case seen[name]:
 			return c, fmt.Errorf("--cost=%.60s: %s is given twice", text, name)
 		}
@@ -57,8 +55,7 @@ func checkCosts(text string, c step.Costs, parts int) error {
 	for _, list := range [][]float64{c.Forward, c.InputGrad, c.WeightGrad, c.Backward, c.Update, c.Activation, c.Kept} {
 		if n := len(list); n > 1 && n != parts {
 			return fmt.Errorf("--cost=%.60s: a list has %d values for %d stages: give one for each, or one for all",
-				text, n,
-				parts)
+				text, n, parts)
 		}
 	}
 	return nil

@@ -63,8 +63,7 @@ func (r scheduleResult) text(t step.Timeline, usual bool) string {
 	fmt.Fprintf(&b, "memory     at most %s micro-batches of its part are saved on device 0, 1, …\n", join(r.PeakMemory))
 	if r.Weights != step.Flush {
 		fmt.Fprintf(&b, "versions   at most %s of the weights are stored on device 0, 1, …; one update for each %d "+
-			"micro-batches\n",
-			join(r.WeightVersions), r.Every)
+			"micro-batches\n", join(r.WeightVersions), r.Every)
 		fmt.Fprintf(&b, "           The bubble is that of filling and draining the pipeline once: a longer run has "+
 			"none.\n")
 	}

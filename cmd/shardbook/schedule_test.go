@@ -199,8 +199,7 @@ func TestScheduleFiles(t *testing.T) {
 			t.Fatal(err)
 		}
 		if _, err := runSchedule("", append(common, flag, path)...); err == nil || !strings.Contains(err.Error(),
-			flag) ||
-			!strings.Contains(err.Error(), "choose another file") {
+			flag) || !strings.Contains(err.Error(), "choose another file") {
 			t.Errorf("%s over %s: error %v", flag, path, err)
 		}
 		if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
@@ -276,9 +275,8 @@ func TestScheduleErrors(t *testing.T) {
 		"--csv=":                                         "--csv is empty",
 		"more":                                           "more",
 	} {
-		if out, err := runSchedule("nonsense", strings.Fields(args)...); err == nil || !strings.Contains(err.Error(),
-			want) ||
-			out != "" {
+		if out, err := runSchedule("nonsense", strings.Fields(args)...); err == nil ||
+			!strings.Contains(err.Error(), want) || out != "" {
 			t.Errorf("%s: printed %q, error %v, want %q", args, out, err, want)
 		}
 	}

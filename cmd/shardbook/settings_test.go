@@ -142,8 +142,7 @@ func TestTrainShows(t *testing.T) {
 	dir := t.TempDir()
 	page, image, events := filepath.Join(dir, "loss.html"), filepath.Join(dir, "loss.svg"), filepath.Join(dir, "runs")
 	line := append(slices.Clone(small), "--steps", "2", "--layers", "2", "--layout",
-		"pipe=2,data=2,tensor=2,zero=1,microbatches=2",
-		"--tensorboard", events)
+		"pipe=2,data=2,tensor=2,zero=1,microbatches=2", "--tensorboard", events)
 	for range 2 { // the second time over the first one's chart
 		out, err := ran(t, append(line, "--chart", page)...)
 		if err != nil {

@@ -146,7 +146,6 @@ func (w *signalWatch) end(by os.Signal, how string) {
 		w.exit(128 + int(s))
 		return
 	}
-	fmt.Fprintf(w.message, "shardbook: ended by %s: %s; finished checkpoints are complete\n", unix.SignalName(s),
-		how)
+	fmt.Fprintf(w.message, "shardbook: ended by %s: %s; finished checkpoints are complete\n", unix.SignalName(s), how)
 	w.exit(128 + int(s))
 }

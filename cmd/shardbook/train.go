@@ -172,8 +172,7 @@ func (o *trainOptions) ofRanks() string {
 func (o *trainOptions) suits(p job.Parallel, l parallel.Layout) error {
 	switch name := o.ofRanks(); {
 	case name != "" && p.OneProgram():
-		return fmt.Errorf("--%s: not available for one program on all devices: choose --sync, one of %s",
-			name,
+		return fmt.Errorf("--%s: not available for one program on all devices: choose --sync, one of %s", name,
 			p.RankWays())
 	case o.link > 0 && l.Ranks() == 1 && l.Devices() > 1:
 		return fmt.Errorf("--link simulates links between ranks, but there is one rank, of %d devices: leave it out, "+
@@ -190,8 +189,7 @@ func (o *trainOptions) validateEngine() error {
 			"compared: leave one of them out", engineMPI)
 	case o.engine == engineLocal && n > 1:
 		return fmt.Errorf("--engine=%s: mpirun started %d processes, each of which would train for itself: add "+
-			"--engine %s",
-			o.engine, n, engineMPI)
+			"--engine %s", o.engine, n, engineMPI)
 	}
 	return nil
 }

@@ -212,8 +212,7 @@ func TestTrainProcessFails(t *testing.T) {
 		}
 		if status != c.status || len(said) != 2 {
 			t.Errorf("%v: status %d, %d errors, want %d and one of each rank that is left:\n%s", c.signal, status,
-				len(said),
-				c.status, output)
+				len(said), c.status, output)
 		}
 	}
 }
@@ -221,8 +220,7 @@ func TestTrainProcessFails(t *testing.T) {
 // A run that mpirun passes a signal to is saved behind the same step on all ranks.
 func TestTrainByProcessesInterrupted(t *testing.T) {
 	output, folder, status := running(t, nil, []string{"--zero", "3"}, func(mpirun int) {
-		syscall.Kill(mpirun,
-			syscall.SIGUSR1)
+		syscall.Kill(mpirun, syscall.SIGUSR1)
 	})
 	want := fmt.Sprintf("interrupted after step %d, which is saved", newestStep(t, folder))
 	if said := errorLines(output); status != 1 || len(said) != 1 || !strings.Contains(said[0], want) {

@@ -25,11 +25,9 @@ func TestTrainPipe(t *testing.T) {
 	resume, want := []string{"train", "--resume", "--checkpoint", folder}, oneDevice(t)
 
 	r := goesOn(t, want, 0, 1, append(slices.Clone(together), "--checkpoint", folder, "--pipe", "2", "--schedule",
-		"ZB-H1",
-		"--cut", "1, 2")...)
+		"ZB-H1", "--cut", "1, 2")...)
 	if p := r.Pipeline; p == nil || p.Schedule != "zb-h1" || p.Ranks != 2 || p.Microbatches != 4 ||
-		!slices.Equal(p.Cut, []int{1, 2}) ||
-		p.Idle != nil || !slices.Equal(p.PeakActivations, []int{2, 2}) {
+		!slices.Equal(p.Cut, []int{1, 2}) || p.Idle != nil || !slices.Equal(p.PeakActivations, []int{2, 2}) {
 		t.Errorf("pipeline %+v", p)
 	}
 	embedding := int64(4 * (256 + 8) * 16) // the tables of tokens and positions, all that the first device has

@@ -133,8 +133,7 @@ func shardTraffic(plan *parallel.Plan) (*traffic, error) {
 // planOn is the plan of a job in a layout, whose stages it measures if the job asks for that. With MPI it is a
 // collective call.
 func planOn(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe,
-	batch batchFunc,
-	mpi *mpijob.Job) (plan *parallel.Plan, err error) {
+	batch batchFunc, mpi *mpijob.Job) (plan *parallel.Plan, err error) {
 	if j.Parallel.Cut == job.CutMeasured {
 		if l.Cut, err = measuredCut(ctx, backend, recipe, l, batch, mpi); err != nil {
 			return nil, err

@@ -161,8 +161,7 @@ func TestRanksStopAndGoOn(t *testing.T) {
 		for i, rank := range r.ranks {
 			if rank.Steps() != r.Steps() || r.Steps() < 2 || len(losses) != r.Steps() {
 				t.Fatalf("%s: rank %d has made %d steps, all %d, of which %d are reported", way, i, rank.Steps(),
-					r.Steps(),
-					len(losses))
+					r.Steps(), len(losses))
 			}
 		}
 		if err := r.Save(ctx, dir, nil, 1); err != nil { // although ctx has ended

@@ -196,8 +196,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	}
 	if from != nil && j.TextSHA != was {
 		return fmt.Errorf("--text: %s has changed since %s was saved, so the run cannot be continued: start a new one "+
-			"in another folder",
-			j.Text, from.Path)
+			"in another folder", j.Text, from.Path)
 	}
 	if t.batches, err = corpus.Batches(j.Model, j.Batch); err != nil {
 		return job.InFlags(err)
@@ -378,8 +377,7 @@ func (t *training) interrupted() error {
 		return err
 	}
 	return fmt.Errorf("interrupted after step %d, which is saved: continue with --resume --checkpoint %s",
-		t.run.Steps(),
-		t.options.checkpoint)
+		t.run.Steps(), t.options.checkpoint)
 }
 
 // sample generates text with the trained model.

@@ -41,8 +41,7 @@ type batchFunc func(step int) (inputs, targets *tensors.Tensor, err error)
 
 // newRunner starts a run of a job in a layout on the backend's devices. in is for ranks.
 func newRunner(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe,
-	batch batchFunc,
-	in around) (runner, error) {
+	batch batchFunc, in around) (runner, error) {
 	var start func(r *ranks) error
 	switch {
 	case j.Parallel.Sync.Served():

@@ -45,8 +45,7 @@ func unclipped(t *testing.T) trainResult {
 func deeper(t *testing.T) trainResult {
 	t.Helper()
 	return trainedOnce(t, append(slices.Clone(together), "--layers", "2", "--steps", "3", "--sample", "3",
-		"--temperature",
-		"0")...)
+		"--temperature", "0")...)
 }
 
 // trained runs a training in this process and returns what it printed as JSON.
@@ -100,8 +99,7 @@ func trainedOnce(t *testing.T, args ...string) trainResult {
 // The losses are those on which PyTorch and JAX agree for the same sizes, weights and text.
 func TestTrainReference(t *testing.T) {
 	r := trained(t, "train", "--reference", "--layers", "2", "--d", "128", "--heads", "4", "--seq", "64", "--batch",
-		"8",
-		"--steps", "4")
+		"8", "--steps", "4")
 	for i, want := range []float64{5.54506, 5.24437, 5.04355, 4.92261} {
 		if len(r.Losses) != 4 || math.Abs(r.Losses[i]-want) > 1e-4 {
 			t.Fatalf("losses %v, want %v at step %d", r.Losses, want, i+1)
@@ -152,8 +150,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 	args := append(slices.Clone(small), "--text", text, "--batch", "2", "--seed", "3", "--dropout", "0.1",
 		"--checkpoint")
 	cmd := exec.Command(os.Args[0], append(args, first, "--steps", "1000000", "--save-every", "7", "--log", log,
-		"--grace",
-		"1h")...)
+		"--grace", "1h")...)
 	cmd.Env = append(os.Environ(), envMain+"=1")
 	var noise strings.Builder
 	cmd.Stderr = &noise
@@ -271,16 +268,14 @@ func TestTrainDiverges(t *testing.T) {
 // NaN.
 func TestTrainTooLittleRoom(t *testing.T) {
 	_, skipped := ran(t, append(slices.Clone(small), "--steps", "2", "--activation", "relu", "--compress-relu",
-		"CSR:0.01",
-		"--loss-scale", "dynamic")...)
+		"CSR:0.01", "--loss-scale", "dynamic")...)
 	j := job.New()
 	j.Model.CompressReLU = "csr:0.01"
 	_, diverged := (&training{job: j, began: 1}).record(metrics{Metrics: train.Metrics{Loss: math.NaN()}})
 	for want, err := range map[string]error{"all 2 steps were skipped": skipped,
 		"step 2: the loss is NaN": diverged} {
 		if said := fmt.Sprint(err); !strings.Contains(said, want) || !strings.Contains(said,
-			"--compress-relu=csr:0.01 may have too little room") ||
-			strings.Contains(said, "--lr") {
+			"--compress-relu=csr:0.01 may have too little room") || strings.Contains(said, "--lr") {
 			t.Errorf("%s, want %q", said, want)
 		}
 	}
@@ -311,9 +306,7 @@ func TestTrainCompress(t *testing.T) {
 func TestTrainLogsSkippedSteps(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	r := trained(t, append(slices.Clone(small), "--steps", "12", "--precision", "fp16", "--loss-scale", "dynamic",
-		"--seq",
-		"1",
-		"--batch", "1", "--clip", "1", "--log", log)...)
+		"--seq", "1", "--batch", "1", "--clip", "1", "--log", log)...)
 	lines, err := os.ReadFile(log)
 	if err != nil || strings.Count(string(lines), "\n") != 12 || r.Skipped == 0 || strings.Count(string(lines),
 		`"skipped":true`) != r.Skipped {

@@ -18,9 +18,8 @@ func NoLeaks(t *testing.T, backend *xla.Backend) func() {
 		t.Helper()
 		ended()
 		for device, now := range backend.Live() { // numbers that programs were given wait for the garbage collector
-			if buffers, bytes := now.Buffers-live[device].Buffers, now.Bytes-live[device].Bytes; bytes > 4*int64(
-				buffers,
-			) {
+			if buffers, bytes := now.Buffers-live[device].Buffers,
+				now.Bytes-live[device].Bytes; bytes > 4*int64(buffers) {
 				t.Errorf("device %d has %d bytes in %d buffers more than before", device, bytes, buffers)
 			}
 		}

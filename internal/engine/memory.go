@@ -70,8 +70,7 @@ func typeOf(t *tensors.Tensor) (group.Type, error) {
 	of, ok := sendable[t.DType()]
 	if !ok {
 		return 0, fmt.Errorf("engine: a tensor of %v: ranks can send float32, float64, bfloat16, float16, int32 and "+
-			"uint8",
-			t.DType())
+			"uint8", t.DType())
 	}
 	return of.kind, nil
 }

@@ -192,8 +192,7 @@ func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
 	micro, devices := r.Plans[0].Micro, copies*r.Mesh[0].Size
 	if inputs != nil && inputs.Rank() > 0 && inputs.Shape().Dim(0)%(devices*micro) != 0 {
 		return nil, fmt.Errorf("engine: a batch of %d examples for %d data-parallel devices with %d micro-batches "+
-			"each: make it a multiple of %d",
-			inputs.Shape().Dim(0), devices, micro, devices*micro)
+			"each: make it a multiple of %d", inputs.Shape().Dim(0), devices, micro, devices*micro)
 	}
 	return microBatches(inputs, targets, at, copies, micro)
 }

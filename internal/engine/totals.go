@@ -138,7 +138,6 @@ func (b *build) sumOver(at int) func(*graph.Node) *graph.Node {
 type errSums params.Spec
 
 func (e errSums) Error() string {
-	return fmt.Sprintf("engine: the optimizer sums over the elements of %s, "+
-		"which both tensor parallelism and ZeRO shard: "+
-		"choose one of the two, or an optimizer that does not sum, such as adamw", params.Spec(e))
+	return fmt.Sprintf("engine: the optimizer sums over the elements of %s, which both tensor parallelism and ZeRO "+
+		"shard: choose one of the two, or an optimizer that does not sum, such as adamw", params.Spec(e))
 }

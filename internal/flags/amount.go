@@ -38,8 +38,7 @@ func (a Amount) Bytes(flag string, least int64) (int64, error) {
 		}
 	}
 	return 0, fmt.Errorf("--%s=%.60s: want bytes, at least %d, as 25000000, 80GB (of 10⁹ bytes) or 80GiB (of 2³⁰)",
-		flag,
-		a, least)
+		flag, a, least)
 }
 
 // value returns the exact number. It rejects numbers far outside int64 first, whose digits could fill the memory.

@@ -40,11 +40,9 @@ func (h *Hosts) on(i int, line ...string) []string {
 // with extra: options and the program. A host that is cut off is noticed within about eight seconds.
 func (h *Hosts) MPIRun(i, ranksPerHost int, extra ...string) []string {
 	slots := fmt.Sprintf(":%d", ranksPerHost)
-	return slices.Concat(h.on(i, "mpirun", "-n", fmt.Sprint(len(h.names)*ranksPerHost),
-		"--host", strings.Join(h.names, slots+",")+slots,
-		"--mca", "plm_rsh_agent", h.agent, "--mca", "btl", "tcp,self", "--mca", "pml", "ob1",
-		"--mca", "btl_tcp_if_include", Network, "--mca", "oob_tcp_if_include", Network,
-		"--mca", "oob_tcp_keepalive_time", "3", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca",
-		"oob_tcp_keepalive_probes", "3",
-		"--mca", "mpi_yield_when_idle", "1"), extra)
+	return slices.Concat(h.on(i, "mpirun", "-n", fmt.Sprint(len(h.names)*ranksPerHost), "--host",
+		strings.Join(h.names, slots+",")+slots, "--mca", "plm_rsh_agent", h.agent, "--mca", "btl", "tcp,self", "--mca",
+		"pml", "ob1", "--mca", "btl_tcp_if_include", Network, "--mca", "oob_tcp_if_include", Network, "--mca",
+		"oob_tcp_keepalive_time", "3", "--mca", "oob_tcp_keepalive_intvl", "1", "--mca", "oob_tcp_keepalive_probes",
+		"3", "--mca", "mpi_yield_when_idle", "1"), extra)
 }

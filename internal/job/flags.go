@@ -167,8 +167,7 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	f.IntVar(&p.Microbatches, "microbatches", p.Microbatches, "micro-batches per step (default at least twice --pipe)")
 	f.IntVar(&p.Chunks, "chunks", p.Chunks, "stages per rank, of interleaved schedules (default 2)")
 	f.StringVar(&p.Cut, "cut", p.Cut, fmt.Sprintf("blocks of each stage: 3,2,1 for example, %s or %s (default %[1]s)",
-		cutEven,
-		CutMeasured))
+		cutEven, CutMeasured))
 	f.BoolVar(&p.RecomputeStages, "recompute-stages", p.RecomputeStages,
 		"save only the inputs of stages, and recompute the rest")
 	flags.Least(f, "0", "pipe", "microbatches", "chunks")
@@ -200,8 +199,7 @@ func (s *schedule) Set(value string) error {
 		return nil
 	}
 	return fmt.Errorf("want one of %s for a pipeline, or of %s for the learning rate",
-		flags.List(pipeline.Kinds(), ", "),
-		strings.Join(rates, ", "))
+		flags.List(pipeline.Kinds(), ", "), strings.Join(rates, ", "))
 }
 
 // String implements [pflag.Value]. It returns the pipeline schedule.

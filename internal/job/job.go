@@ -107,8 +107,7 @@ func (j *Job) Remedy(otherwise string) string {
 	for _, c := range [][2]string{{"compress-relu", j.Model.CompressReLU}, {"compress", j.Model.Compress}} {
 		if strings.HasPrefix(c[1], "csr:") && c[1] != "csr:1" {
 			return fmt.Sprintf("--%s=%s may have too little room, which makes all values NaN: raise its capacity, to "+
-				"1 at most",
-				c[0], c[1])
+				"1 at most", c[0], c[1])
 		}
 	}
 	return otherwise
@@ -220,8 +219,7 @@ func (j *Job) Resumed(given *pflag.FlagSet, c *checkpoint.Checkpoint) (*Job, err
 		flag := saved.Lookup(f.Name)
 		if err == nil && flag != nil && f.Name != "steps" && f.Value.String() != flag.Value.String() {
 			err = fmt.Errorf("--%s=%s: the run in %s has %q; leave the flag out to continue it, or train anew in "+
-				"another folder",
-				f.Name, f.Value, c.Path, flag.Value)
+				"another folder", f.Name, f.Value, c.Path, flag.Value)
 		}
 	})
 	if err != nil {

@@ -128,9 +128,8 @@ func (p *Parallel) cut() (cut []int, err error) {
 	for text := range strings.SplitSeq(p.Cut, ",") {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n > most {
-			return nil, fmt.Errorf("--cut=%.60s: want %s, %s, or how many blocks each stage has, at least 1, as "+
-				"3,2,1", p.Cut,
-				cutEven, CutMeasured)
+			return nil, fmt.Errorf("--cut=%.60s: want %s, %s, or how many blocks each stage has, at least 1, as 3,2,1",
+				p.Cut, cutEven, CutMeasured)
 		}
 		cut = append(cut, n)
 	}
@@ -219,8 +218,7 @@ func (j *Job) Check(r train.Recipe, l parallel.Layout) (*parallel.Plan, error) {
 	p := j.Parallel
 	if p.Compress != "" && r.Policy().Reduce != dtypes.Float32 {
 		return nil, fmt.Errorf("--compress-gradients=%s takes gradients that are accumulated in float32: choose "+
-			"--precision fp32 or bf16",
-			p.Compress)
+			"--precision fp32 or bf16", p.Compress)
 	}
 	if p.Tensor > 1 {
 		if _, err := j.Model.Rules().Cuts(j.Model.Params(), p.Tensor); err != nil {

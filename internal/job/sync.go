@@ -104,8 +104,7 @@ func (p *Parallel) checkSync() error {
 	}
 	if flag != "" {
 		return fmt.Errorf("--%s and --sync=%s, %s: leave one of them out, or choose --sync, one of %s", flag, p.Sync,
-			what,
-			p.RankWays())
+			what, p.RankWays())
 	}
 	return nil
 }
@@ -154,9 +153,8 @@ func (p *Parallel) ForProcesses(n int, given func(flag string) bool) error {
 	switch {
 	case given(flag) && of*each == n:
 	case given(flag):
-		return fmt.Errorf("--%s=%d %s need %d processes, and there are %d: start %[4]d, or leave out --%[1]s", flag,
-			of, what,
-			of*each, n)
+		return fmt.Errorf("--%s=%d %s need %d processes, and there are %d: start %[4]d, or leave out --%[1]s", flag, of,
+			what, of*each, n)
 	case n%each != 0:
 		return fmt.Errorf("%d processes are not a multiple of %s: start a multiple of %d", n, what, each)
 	default:

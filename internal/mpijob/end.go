@@ -70,8 +70,7 @@ func (c *Job) End(err error, out io.Writer) error {
 		return ExitStatus(1)
 	case len(missing) > 0:
 		fmt.Fprintf(out, "shardbook: %s: %s within %v: killed, stalled or cut off; continue from the last "+
-			"checkpoint%s\n",
-			c.at(c.Rank()), c.silent(missing), c.timeout, c.seen(err, missing))
+			"checkpoint%s\n", c.at(c.Rank()), c.silent(missing), c.timeout, c.seen(err, missing))
 		c.wait()
 		return ExitStatus(StatusFailed)
 	case slices.ContainsFunc(reports, func(r endReport) bool { return r.text != "" }):

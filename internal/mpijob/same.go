@@ -53,8 +53,7 @@ func (c *Job) Same(plugin xla.Info, own []Trait) error {
 		for rank, traits := range all {
 			if traits[i] != want {
 				return fmt.Errorf("%s has %s, %s has %s: start the same program with the same flags and files on all "+
-					"hosts",
-					c.at(rank), traits[i], c.at(0), want)
+					"hosts", c.at(rank), traits[i], c.at(0), want)
 			}
 		}
 	}
@@ -94,8 +93,7 @@ func (c *Job) SeesFolder(folder string) (err error) {
 	problem := ""
 	if _, err := os.Stat(filepath.Join(folder, names[0])); err != nil {
 		problem = fmt.Sprintf("--checkpoint: %s is not the folder of %s (%v): give a folder that all hosts share",
-			folder,
-			c.at(0), err)
+			folder, c.at(0), err)
 	}
 	problems, err := c.tell(c.ctx, problem) // also, so that the file is there until all have looked
 	if err != nil {

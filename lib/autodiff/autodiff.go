@@ -113,8 +113,7 @@ func (r customGradient) gradients(operands, vs []*graph.Node) []*graph.Node {
 				in[i].DType()))
 		case !g.Shape().Equal(in[i].Shape()):
 			panic(fmt.Errorf("autodiff: backward returned a gradient of shape %s for input %d of shape %s: they must "+
-				"be equal",
-				g.Shape(), i, in[i].Shape()))
+				"be equal", g.Shape(), i, in[i].Shape()))
 		}
 	}
 	return slices.Concat(make([]*graph.Node, len(out)), gradients, []*graph.Node{nil})

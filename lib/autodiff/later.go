@@ -176,9 +176,8 @@ func (b backwardPass) with(others, values, nodes []*graph.Node) []*graph.Node {
 	now := map[*graph.Node]*graph.Node{}
 	for i, n := range others {
 		if values[i].Graph() != n.Graph() || !values[i].Shape().Equal(n.Shape()) {
-			panic(fmt.Errorf("autodiff: value %d for BackwardLater has shape %s, BackwardFirst returned %s: give "+
-				"them in that order, as nodes of this graph",
-				i, values[i].Shape(), n.Shape()))
+			panic(fmt.Errorf("autodiff: value %d for BackwardLater has shape %s, BackwardFirst returned %s: give them "+
+				"in that order, as nodes of this graph", i, values[i].Shape(), n.Shape()))
 		}
 		now[n] = values[i]
 	}

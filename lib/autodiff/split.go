@@ -189,8 +189,7 @@ func (p pass) gradients(of []int, v []*graph.Node) []*graph.Node {
 		}
 		if !v[i].Shape().Equal(y.Shape()) || !y.DType().IsFloat() {
 			panic(fmt.Errorf("autodiff: a gradient of shape %s for output %d of Split's function, of shape %s: they "+
-				"must be equal, and floats",
-				v[i].Shape(), i, y.Shape()))
+				"must be equal, and floats", v[i].Shape(), i, y.Shape()))
 		}
 		part := graph.ReduceAllSum(graph.Mul(y, graph.StopGradient(v[i])))
 		sum = graph.Add(sum, graph.ConvertDType(part, dtypes.Float32))

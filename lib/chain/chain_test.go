@@ -84,9 +84,8 @@ func TestPasses(t *testing.T) {
 				}
 				computed := precision.Cast(weights, policy.Compute)
 				loss := m.NoisyLoss(m.Params().As(policy.Compute).Nodes(computed), x, goals, key, row)
-				want := append([]*graph.Node{loss},
-					graph.Gradient(policy.Scaling.Scale(graph.ConvertDType(loss, policy.Output), scaling),
-						computed...)...)
+				want := append([]*graph.Node{loss}, graph.Gradient(policy.Scaling.Scale(graph.ConvertDType(loss,
+					policy.Output), scaling), computed...)...)
 
 				all, _ := m.Owners()
 				got := make([]*graph.Node, n+1)

@@ -40,8 +40,7 @@ func ExampleScatter() {
 }
 
 func ExampleBar() {
-	fmt.Print(chart.Bar("step time", []string{"dp", "tp"},
-		chart.Series{Name: "compute", Y: []float64{5, 4}},
+	fmt.Print(chart.Bar("step time", []string{"dp", "tp"}, chart.Series{Name: "compute", Y: []float64{5, 4}},
 		chart.Series{Name: "communication", Y: []float64{1, 2.5}}).Axes("strategy", "time (ms)").Stacked().Text())
 	// Output:
 	// step time
@@ -72,13 +71,12 @@ func ExampleHistogram() {
 }
 
 func ExampleGantt() {
-	fmt.Print(chart.Gantt("pipeline",
-		chart.Span{Lane: "stage 0", Label: "F0", Kind: "forward", Start: 0, End: 1},
+	fmt.Print(chart.Gantt("pipeline", chart.Span{Lane: "stage 0", Label: "F0", Kind: "forward", Start: 0, End: 1},
 		chart.Span{Lane: "stage 0", Label: "B0", Kind: "backward", Start: 4, End: 6},
 		chart.Span{Lane: "stage 1", Label: "F0", Kind: "forward", Start: 1, End: 2},
 		chart.Span{Lane: "stage 1", Label: "B0", Kind: "backward", Start: 2, End: 4},
-		chart.Span{Lane: "stage 1", Label: "send", Kind: "transfer", Start: 1.5, End: 2.5},
-	).Axes("time (ms)", "").Text())
+		chart.Span{Lane: "stage 1", Label: "send", Kind: "transfer", Start: 1.5, End: 2.5}).Axes("time (ms)",
+		"").Text())
 	// Output:
 	// pipeline
 	// time (ms), 0 … 6: F forward, B backward, T transfer
@@ -88,8 +86,7 @@ func ExampleGantt() {
 }
 
 func ExampleRoofline() {
-	fmt.Print(chart.Roofline("operations", 1e12, 1e11,
-		chart.Point{Name: "matmul", X: 100, Y: 8e11},
+	fmt.Print(chart.Roofline("operations", 1e12, 1e11, chart.Point{Name: "matmul", X: 100, Y: 8e11},
 		chart.Point{Name: "add", X: 0.125, Y: 1e10}).Text())
 	// Output:
 	// operations

@@ -83,8 +83,7 @@ func readManifest(name string) ([]byte, error) {
 	defer f.Close()
 	if size > maxManifest {
 		return nil, fmt.Errorf("%s has %d bytes, but a manifest has at most %d: it is not one; %s", name, size,
-			maxManifest,
-			remedy)
+			maxManifest, remedy)
 	}
 	return io.ReadAll(io.LimitReader(f, size))
 }

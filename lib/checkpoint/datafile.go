@@ -64,8 +64,7 @@ func (d *dataFile) read(ctx context.Context, name string) error {
 		dtype, shape := inFile(to.tensor.dtype(), to.piece.Size)
 		if e.DType != dtype || !slices.Equal(e.Shape, shape) {
 			return fmt.Errorf("array %q is %s %v, but the manifest says %s %v: %s", e.name, e.DType, e.Shape, dtype,
-				shape,
-				remedy)
+				shape, remedy)
 		}
 		if err := to.fill(r, e.Offsets[1]-e.Offsets[0]); err != nil {
 			return fmt.Errorf("array %q: %w", e.name, err)

@@ -79,8 +79,7 @@ func (m *manifest) encode() ([]byte, error) {
 	text = slices.Concat([]byte(before), []byte(hex.EncodeToString(sum[:])), []byte(between), text, []byte(after))
 	if len(text) > maxManifest {
 		return nil, fmt.Errorf("the manifest has %d bytes, at most %d are possible: save less metadata or fewer "+
-			"tensors",
-			len(text), maxManifest)
+			"tensors", len(text), maxManifest)
 	}
 	return text, nil
 }

@@ -31,8 +31,7 @@ func (r Range) check() error {
 	dtype := r.Spec.Shape.DType
 	if bytes, ok := byteSize(dtype, []int{r.Length}); !ok || bytes > maxVector || r.From < 0 {
 		return fmt.Errorf("%d elements of %q from %d: choose numbers of at least 0 that fit memory", r.Length,
-			r.Spec.Name,
-			r.From)
+			r.Spec.Name, r.From)
 	}
 	if dtype.IsPacked() && (r.From != 0 || r.Length != r.Spec.Size()) {
 		return fmt.Errorf("%d elements of %q from %d: %s elements may not begin at a byte; read all %d", r.Length,

@@ -135,9 +135,8 @@ func (m *manifest) gather(draft string, tree params.Tree, written []Written) err
 			}
 			full := &m.Tensors[i]
 			if t.DType != full.DType || !slices.Equal(t.Shape, full.Shape) {
-				return fmt.Errorf("%s has a part of a %q that is %s %v, but in the tree it is %s %v: "+
-					"all writers and Commit must have the same tree",
-					w.File.Name, t.Name, t.DType, t.Shape, full.DType, full.Shape)
+				return fmt.Errorf("%s has a part of a %q that is %s %v, but in the tree it is %s %v: all writers and "+
+					"Commit must have the same tree", w.File.Name, t.Name, t.DType, t.Shape, full.DType, full.Shape)
 			}
 			full.Pieces = append(full.Pieces, t.Pieces...)
 		}

@@ -106,8 +106,7 @@ func TestCommitRefuses(t *testing.T) {
 		{"a file cut", func(s *Shared, _ *params.Tree, _ *[]Written) error { return os.Truncate(name(2, s), 10) },
 			"data-00002.safetensors has 10 bytes, but was written with"},
 		{"a file too many", func(s *Shared, _ *params.Tree, _ *[]Written) error {
-			return os.WriteFile(name(9, s), nil,
-				0o666)
+			return os.WriteFile(name(9, s), nil, 0o666)
 		},
 			"data-00009.safetensors is not in"},
 	} {

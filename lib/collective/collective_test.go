@@ -150,8 +150,7 @@ func TestMegatronMLP(t *testing.T) {
 	m := mesh(t, xla.Axis("tensor", ranks))
 	rows, columns := xla.Shard(0, "tensor"), xla.Shard(1, "tensor")
 	p, err := xla.Compile(m, func(in []*graph.Node) []*graph.Node {
-		return loss(in[0], in[1], in[2],
-			func(x *graph.Node) *graph.Node { return collective.F(x, "tensor") },
+		return loss(in[0], in[1], in[2], func(x *graph.Node) *graph.Node { return collective.F(x, "tensor") },
 			func(x *graph.Node) *graph.Node { return collective.G(x, "tensor") })
 	}, xla.In(xla.Replicated(), columns, rows).Gives(xla.Replicated(), columns, rows, xla.Replicated()))
 	if err != nil {
@@ -190,9 +189,9 @@ func TestSecondGradients(t *testing.T) {
 	}
 	x, w := []float32{2, 3}, [][]float32{{1, 2}, {3, 4}, {5, 6}}
 	want, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
-		return penalty(in[0], in[1],
-			func(x *graph.Node) *graph.Node { return graph.BroadcastToDims(graph.ExpandAxes(x, 0), 3, 2) },
-			func(y *graph.Node) *graph.Node { return graph.ReduceSum(y, 0) })
+		return penalty(in[0], in[1], func(x *graph.Node) *graph.Node {
+			return graph.BroadcastToDims(graph.ExpandAxes(x, 0), 3, 2)
+		}, func(y *graph.Node) *graph.Node { return graph.ReduceSum(y, 0) })
 	}, tensors.FromValue(x), tensors.FromValue(w))
 	if err != nil {
 		t.Fatal(err)
@@ -200,8 +199,7 @@ func TestSecondGradients(t *testing.T) {
 	rows := xla.Shard(0, "a")
 	p, err := xla.Compile(mesh(t, xla.Axis("a", 3)), func(in []*graph.Node) []*graph.Node {
 		w := graph.Reshape(in[1], 2)
-		of := penalty(in[0], w,
-			func(x *graph.Node) *graph.Node { return collective.F(x) },
+		of := penalty(in[0], w, func(x *graph.Node) *graph.Node { return collective.F(x) },
 			func(y *graph.Node) *graph.Node { return collective.G(y) })
 		of[1] = graph.ExpandAxes(of[1], 0)
 		return of
@@ -448,8 +446,7 @@ func TestErrors(t *testing.T) {
 		{"target twice", func(x *graph.Node) *graph.Node { return collective.Permute(x, []int{1, 1}, "data") },
 			[]string{"ranks 0 and 1 both send to rank 1"}},
 		{"target that is no rank", func(x *graph.Node) *graph.Node {
-			return collective.Permute(x, []int{1, 2},
-				"data")
+			return collective.Permute(x, []int{1, 2}, "data")
 		}, []string{"rank 1 sends to rank 2"}},
 	} {
 		p, err := xla.Compile(m, c.f, xla.In(xla.Replicated()).Gives(xla.Replicated()))

@@ -248,8 +248,7 @@ func TestErrors(t *testing.T) {
 		{"e4m3", tensors.FromShape(shapes.Make(dtypes.Float32, 0)), "without elements"},
 	} {
 		_, err := devicetest.CallOn(devicetest.PureGo(), func(in nodes) nodes {
-			return parse(t,
-				c.codec).Encode(in[0])
+			return parse(t, c.codec).Encode(in[0])
 		}, c.x)
 		if err == nil || !strings.Contains(err.Error(), "compress: ") || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s of %s: error %v, want %q", c.codec, c.x.Shape(), err, c.want)

@@ -217,8 +217,7 @@ func TestKeep(t *testing.T) {
 	}
 	want := call(t, devicetest.PureGo(), run(f), in...)
 	got := call(t, devicetest.PureGo(), run(func(x, live nodes) nodes {
-		return compress.Keep(parse(t, "csr:1"), x, live,
-			f)
+		return compress.Keep(parse(t, "csr:1"), x, live, f)
 	}), in...)
 	for i := range want {
 		same(t, "result "+string(rune('0'+i)), got[i], want[i])

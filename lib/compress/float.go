@@ -23,8 +23,7 @@ func Float(f precision.Format) (Codec, error) {
 	}
 	if f.Exponent == 0 || f.Bits() > 16 {
 		return nil, fmt.Errorf("compress: format %q of %d bits: give a float format of at most 16 bits, or use Int8 "+
-			"or "+
-			"Dense", f.Name, f.Bits())
+			"or Dense", f.Name, f.Bits())
 	}
 	return float{f}, nil
 }

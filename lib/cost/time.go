@@ -47,8 +47,7 @@ func TrainingTime(flops float64, devices int, peak, utilization float64) (Second
 // arguments are positive and finite.
 func Utilization(flops float64, took Seconds, devices int, peak float64) (float64, error) {
 	if err := positive(quantity{"operations", flops}, quantity{"time", float64(took)},
-		quantity{"devices", float64(devices)},
-		quantity{"peak", peak}); err != nil {
+		quantity{"devices", float64(devices)}, quantity{"peak", peak}); err != nil {
 		return 0, err
 	}
 	return flops / (float64(took) * float64(devices) * peak), nil

@@ -29,8 +29,7 @@ func TestCuDNNRule(t *testing.T) {
 		{bf16, 64, 64, 64, 32, nil, "heads of width 64 and 32"},
 		{bf16, 64, 64, 64, 64, func(o *Options, _ *graph.Graph) { o.Window = 3 }, "a window"},
 		{bf16, 64, 64, 64, 64, func(o *Options, g *graph.Graph) {
-			o.KeyPositions = graph.Iota(g,
-				shapes.Make(dtypes.Int32, 64), 0)
+			o.KeyPositions = graph.Iota(g, shapes.Make(dtypes.Int32, 64), 0)
 		}, "positions"},
 	} {
 		exec, err := graph.NewExec(devicetest.One(), func(g *graph.Graph) *graph.Node {

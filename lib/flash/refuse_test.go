@@ -49,8 +49,7 @@ func TestErrors(t *testing.T) {
 			o.QuerySegments = graph.Zeros(q.Graph(), shapes.Make(dtypes.Int32, 2, 5))
 		}, want: "give both or none"},
 		{args: good, change: func(o *flash.Options, q *node) {
-			o.KeyPositions = graph.Zeros(q.Graph(),
-				shapes.Make(dtypes.Int32, 5))
+			o.KeyPositions = graph.Zeros(q.Graph(), shapes.Make(dtypes.Int32, 5))
 		}, want: "flash: key positions are (Int32)[5]: want (Int32)[7]"},
 		{args: good, change: func(o *flash.Options, _ *node) { o.Block.Queries = math.MaxInt }},
 	} {
@@ -71,8 +70,7 @@ func TestPartialErrors(t *testing.T) {
 	x := tensors.FromShape(shapes.Make(dtypes.Float32, 1, 2, 1, 2))
 	for want, build := range map[string]func(x *node) *node{
 		`the implementation "cudnn" gives no partial results`: func(x *node) *node {
-			return flash.Attend(x, x, x,
-				flash.Options{Implementation: flash.CuDNN}).O
+			return flash.Attend(x, x, x, flash.Options{Implementation: flash.CuDNN}).O
 		},
 		"flash: dOut is Float64: want Float32 or Float32": func(x *node) *node {
 			dq, _, _ := flash.Gradients(x, x, x, flash.Attend(x, x, x, flash.Options{}),

@@ -52,9 +52,8 @@ func CausalAttention(q, k, v *graph.Node) *graph.Node { return layers{}.attend(q
 
 func (c layers) attend(q, k, v *graph.Node, noise *Noise, saved saved) *graph.Node {
 	if q.Rank() != 4 || k.Rank() != 4 || !k.Shape().Equal(v.Shape()) || q.Shape().Dim(2)%k.Shape().Dim(2) != 0 {
-		panic(fmt.Errorf("gpt: queries have shape %s, keys %s, values %s: use (B,T,H,D), (B,T,K,D) and (B,T,K,D) "+
-			"with a K "+
-			"that divides H", q.Shape(), k.Shape(), v.Shape()))
+		panic(fmt.Errorf("gpt: queries have shape %s, keys %s, values %s: use (B,T,H,D), (B,T,K,D) and (B,T,K,D) with "+
+			"a K that divides H", q.Shape(), k.Shape(), v.Shape()))
 	}
 	if c.contextParallel() {
 		return c.sequence.Attention(q, k, v, c.Seq, flash.Causal())

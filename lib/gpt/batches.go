@@ -40,8 +40,7 @@ func (c Corpus) Batches(config Config, batch int) (*Batches, error) {
 		return nil, fmt.Errorf("gpt: corpus %q is empty: give it a text", c.Name)
 	case !c.cyclic && len(c.Text) < seq+1:
 		return nil, fmt.Errorf("gpt: corpus %q has %d bytes, but a sequence of Config.Seq %d with its last target "+
-			"needs "+
-			"%d: use a longer text or a shorter sequence", c.Name, len(c.Text), seq, seq+1)
+			"needs %d: use a longer text or a shorter sequence", c.Name, len(c.Text), seq, seq+1)
 	}
 	if top := slices.Max(c.Text); int(top) >= config.Vocab {
 		return nil, fmt.Errorf("gpt: corpus %q has byte %d at offset %d, but Config.Vocab is %d: set it to at least %d",
@@ -85,8 +84,7 @@ func (b *Batches) Rank(step, rank, world int) (inputs, targets *tensors.Tensor, 
 			world)
 	case b.batch%world != 0:
 		return nil, nil, fmt.Errorf("gpt: a batch of %d sequences cannot be split over %d ranks: choose a multiple of "+
-			"%d",
-			b.batch, world, world)
+			"%d", b.batch, world, world)
 	}
 	n := b.batch / world
 	in, out := make([]int32, 0, n*b.seq), make([]int32, 0, n*b.seq)

@@ -29,8 +29,7 @@ func TestCompress(t *testing.T) {
 		random := rand.New(rand.NewPCG(41, 42)) // each case has its own, or its weights would be of the map's order
 		w, _ := randomModel(c, random)
 		args := append(w, tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
-			tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
-			tensors.FromScalar(uint32(7)))
+			tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)), tensors.FromScalar(uint32(7)))
 		run := func(c gpt.Config) (all []float32) {
 			if err := c.Validate(); err != nil {
 				t.Fatal(err)

@@ -126,14 +126,12 @@ func (c Config) Validate() error {
 	}
 	if c.Width%c.Heads != 0 {
 		return fmt.Errorf("gpt: Config.Heads is %d, which does not divide Config.Width %d: choose a divisor, such as "+
-			"%d",
-			c.Heads, c.Width, divisorBelow(c.Width, c.Heads))
+			"%d", c.Heads, c.Width, divisorBelow(c.Width, c.Heads))
 	}
 	switch {
 	case c.KVHeads < 0 || c.Heads%c.kvHeads() != 0:
 		return fmt.Errorf("gpt: Config.KVHeads is %d, which does not divide Config.Heads %d: choose a divisor, such "+
-			"as %d",
-			c.KVHeads, c.Heads, divisorBelow(c.Heads, max(2, c.KVHeads)))
+			"as %d", c.KVHeads, c.Heads, divisorBelow(c.Heads, max(2, c.KVHeads)))
 	case !slices.Contains([]Activation{"", Usual, ReLU}, c.Activation):
 		return fmt.Errorf("gpt: Config.Activation is %q: set it to %q or %q", c.Activation, Usual, ReLU)
 	case c.CompressReLU != "" && c.Activation != ReLU:
@@ -145,8 +143,7 @@ func (c Config) Validate() error {
 		return fmt.Errorf("gpt: Config.Positions is %q: set it to %q or %q", c.Positions, Learned, Rotary)
 	case c.Positions == Rotary && c.headWidth()%2 != 0:
 		return fmt.Errorf("gpt: Config.Positions is %q and Width/Heads is %d: rotary positions rotate pairs of "+
-			"features, "+
-			"so make it even", Rotary, c.headWidth())
+			"features, so make it even", Rotary, c.headWidth())
 	case !(c.Dropout >= 0 && c.Dropout < 1):
 		return fmt.Errorf("gpt: Config.Dropout is %g: set it to at least 0 and less than 1", c.Dropout)
 	case c.Flash && c.Dropout > 0:

@@ -161,8 +161,7 @@ func (r *reading) appendFile(text []byte, path string) ([]byte, error) {
 	rest := most - int64(len(text))
 	if info.Size() > rest && !cut {
 		return nil, fmt.Errorf("with %s there are %d bytes, but a text has at most %d: choose fewer or smaller files, "+
-			"or "+
-			"limit the number of bytes", path, int64(len(text))+info.Size(), most)
+			"or limit the number of bytes", path, int64(len(text))+info.Size(), most)
 	}
 	all := bytes.NewBuffer(text)
 	all.Grow(int(min(info.Size(), rest)) + bytes.MinRead)

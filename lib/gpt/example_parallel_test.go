@@ -60,8 +60,7 @@ func ExampleParallel() {
 		log.Fatal(err)
 	}
 	fmt.Println("a step:", report.Of(xla.AllGather).Count, "all-gathers,", report.Of(xla.ReduceScatter).Count,
-		"reduce-scatters,",
-		report.Of(xla.Permute).Count, "permutes")
+		"reduce-scatters,", report.Of(xla.Permute).Count, "permutes")
 	// Output:
 	// step  1: loss 5.6
 	// step 21: loss 3.0

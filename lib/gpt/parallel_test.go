@@ -109,8 +109,7 @@ func TestParallelShares(t *testing.T) {
 			}
 			local[i].Shape = cut.Part(s.Shape)
 			if whole := slices.ContainsFunc(c.whole, func(end string) bool {
-				return strings.HasSuffix(s.Name,
-					end)
+				return strings.HasSuffix(s.Name, end)
 			}); whole != (cut == nil) {
 				t.Errorf("%s: %v is whole: %v, want %v", name, s, cut == nil, whole)
 			}

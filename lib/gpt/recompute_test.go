@@ -59,8 +59,7 @@ func TestRecomputeGradients(t *testing.T) {
 		random := rand.New(rand.NewPCG(31, 32)) // each case has its own, or its weights would be of the map's order
 		w, _ := randomModel(c, random)
 		args := append(w, tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
-			tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
-			tensors.FromScalar(uint32(7)))
+			tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)), tensors.FromScalar(uint32(7)))
 		run := func(policy recompute.Policy) (bits []uint32) {
 			c.Recompute = policy
 			out, err := devicetest.CallOn(devicetest.WithBarriers(), gradients(c), args...)

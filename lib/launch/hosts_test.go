@@ -114,9 +114,8 @@ echo n1; echo n2; echo n3; echo n4
 		}
 	}
 	t.Setenv("SLURM_JOB_NODELIST", "n[1")
-	if _, err := Slurm(t.Context()); err == nil || !strings.Contains(err.Error(),
-		"n[1") || !strings.Contains(err.Error(),
-		"Invalid hostlist") {
+	if _, err := Slurm(t.Context()); err == nil || !strings.Contains(err.Error(), "n[1") ||
+		!strings.Contains(err.Error(), "Invalid hostlist") {
 		t.Errorf("%v, want an error with the list and what scontrol says", err)
 	}
 	t.Setenv("SLURM_JOB_NODELIST", "")

@@ -191,8 +191,7 @@ func TestSupervise(t *testing.T) {
 				case test.status == 0 && err != nil:
 					t.Error(err)
 				case test.status != 0 && (!errors.As(err, &failed) || failed.Status != test.status ||
-					!strings.Contains(err.Error(),
-						test.err)):
+					!strings.Contains(err.Error(), test.err)):
 					t.Errorf("%v, want status %d and %q", err, test.status, test.err)
 				}
 				if !slices.Equal(w.started, test.started) {

@@ -74,8 +74,7 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 		}
 		fewer := func(s *Setup) { s.Parallelism.Data, s.Microbatches = s.Parallelism.Data/by, by*s.Microbatches }
 		try(fmt.Sprintf("tensor parallelism %d, data %d", by*s.Parallelism.Tensor, s.Parallelism.Data/by),
-			"two all-reduces a block and pass",
-			func(s *Setup) { s.Parallelism.Tensor *= by; fewer(s) })
+			"two all-reduces a block and pass", func(s *Setup) { s.Parallelism.Tensor *= by; fewer(s) })
 		try(fmt.Sprintf("%d pipeline stages, data %d", by*s.Parallelism.Pipeline, s.Parallelism.Data/by), "a bubble",
 			func(s *Setup) { s.Parallelism.Pipeline *= by; fewer(s) })
 	}

@@ -70,8 +70,7 @@ func TestShardFormulas(t *testing.T) {
 			}
 			if n.bytes != tensor.Size() {
 				t.Fatalf("%s of %+v over %d devices: the formula %s gives %d, the dimensions are %v", tensor.Name,
-					s.Model,
-					s.Parallelism.Tensor, tensor.elements, n.bytes, tensor.Dims)
+					s.Model, s.Parallelism.Tensor, tensor.elements, n.bytes, tensor.Dims)
 			}
 			total += n.bytes * int64(tensor.Count)
 		}

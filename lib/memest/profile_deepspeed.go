@@ -89,10 +89,8 @@ func (d DeepSpeed) stage3() []Item {
 		if d.ZeroInit { // one layer at a time
 			built.Formula = "4*g*l*3/2"
 		}
-		return append(items,
-			Item{Kind: Parameters, Name: "16-bit parameters", Formula: "2*P/N"},
-			Item{Kind: Optimizer, Name: fp32States, Formula: "16*P/N"},
-			built)
+		return append(items, Item{Kind: Parameters, Name: "16-bit parameters", Formula: "2*P/N"},
+			Item{Kind: Optimizer, Name: fp32States, Formula: "16*P/N"}, built)
 	}
 	host, bytes := Item{Kind: Optimizer, Name: fp32States, Formula: "16*P/M*3/2", Host: true}, 16
 	if d.OffloadParams {

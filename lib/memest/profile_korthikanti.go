@@ -49,8 +49,7 @@ func (k Korthikanti) validate() error {
 			k.Seq)
 	case k.Model.Layers%(k.Pipeline*k.Chunks) != 0:
 		return fmt.Errorf("memest: Korthikanti.Pipeline is %d with Chunks %d, and %d does not divide the model's %d "+
-			"layers",
-			k.Pipeline, k.Chunks, k.Pipeline*k.Chunks, k.Model.Layers)
+			"layers", k.Pipeline, k.Chunks, k.Pipeline*k.Chunks, k.Model.Layers)
 	case k.Chunks > 1 && k.Pipeline == 1:
 		return fmt.Errorf("memest: Korthikanti.Chunks is %d without a pipeline: set Pipeline to at least 2", k.Chunks)
 	case k.Recompute != cost.Nothing && k.Recompute != cost.Selective && k.Recompute != cost.Full:
@@ -85,8 +84,7 @@ func (k Korthikanti) FirstStage() ([]Item, error) {
 	items := append(k.layer(int64(layers)),
 		Item{Kind: Activations, Name: "embedding's dropout mask", Count: int64(k.Pipeline), Formula: k.tokens("s*b*h")})
 	if k.Pipeline == 1 { // otherwise on the last stage
-		items = append(items,
-			Item{Kind: Activations, Name: "last normalization's input", Formula: k.tokens("2*s*b*h")},
+		items = append(items, Item{Kind: Activations, Name: "last normalization's input", Formula: k.tokens("2*s*b*h")},
 			Item{Kind: Activations, Name: "head's input", Formula: k.tokens("2*s*b*h")},
 			Item{Kind: Logits, Name: "32-bit logits", Formula: "4*s*b*v/t"})
 	}

@@ -26,8 +26,7 @@ func TestInFlight(t *testing.T) {
 						if n*stages != int64(peak)*of &&
 							!(kind == memest.ZBV && m < 2*d-1 && n*stages > int64(peak)*of) {
 							t.Errorf("%s, %d chunks: device %d of %d holds %d/%d of %d micro-batches, the schedule's "+
-								"%d of %d stages",
-								kind, v, r, d, n, of, m, peak, stages)
+								"%d of %d stages", kind, v, r, d, n, of, m, peak, stages)
 						}
 					}
 				}

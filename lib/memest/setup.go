@@ -131,13 +131,11 @@ func (s Setup) Validate() error {
 		return fmt.Errorf("memest: Setup.Parallelism.Seq is set and its %d devices do not divide %d tokens: choose "+
 			"another sequence length", l.Tensor, s.Seq/l.Context)
 	case l.Pipeline*l.Chunks > m.Layers:
-		return fmt.Errorf("memest: Setup.Parallelism.Pipeline is %d with %d chunks each, which needs %d blocks; the model "+
-			"has %d",
-			l.Pipeline, l.Chunks, l.Pipeline*l.Chunks, m.Layers)
+		return fmt.Errorf("memest: Setup.Parallelism.Pipeline is %d with %d chunks each, which needs %d blocks; the "+
+			"model has %d", l.Pipeline, l.Chunks, l.Pipeline*l.Chunks, m.Layers)
 	case l.Chunks > 1 && l.Schedule != Interleaved:
 		return fmt.Errorf("memest: Setup.Parallelism.Chunks is %d and Schedule is %q: only %q has chunks", l.Chunks,
-			l.Schedule,
-			Interleaved)
+			l.Schedule, Interleaved)
 	case !slices.Contains(Schedules(), l.Schedule):
 		return fmt.Errorf("memest: Setup.Parallelism.Schedule is %q: choose one of %q", l.Schedule, Schedules())
 	case !(s.Dropout >= 0 && s.Dropout < 1):

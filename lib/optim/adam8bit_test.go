@@ -200,8 +200,7 @@ func TestAdam8bitZeroPoint(t *testing.T) {
 	for step, grad := range [][]float32{{1, 1e-5, 0}, {1, 0, 0}} {
 		before = floats(t, values[0])
 		values = mustCall(t, oneStep(opt, tree), slices.Concat(values[:1], []*tensors.Tensor{tensors.FromValue(grad)},
-			values[1:],
-			[]*tensors.Tensor{tensors.FromScalar(int32(step + 1))})...)
+			values[1:], []*tensors.Tensor{tensors.FromScalar(int32(step + 1))})...)
 	}
 	after := floats(t, values[0])
 	for i, most := range []float64{1.01, 0.67, 0} {

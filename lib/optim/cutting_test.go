@@ -160,8 +160,7 @@ func join(parts []*graph.Node, axis int, whole *graph.Node) *graph.Node {
 
 // trained makes a step of a part for each gradient, starting from zero states, and returns the parameter and the
 // states.
-func trained(opt optim.Optimizer, tree params.Tree, part optim.Part, w *graph.Node,
-	grads []*graph.Node) []*graph.Node {
+func trained(opt optim.Optimizer, tree params.Tree, part optim.Part, w *graph.Node, grads []*graph.Node) []*graph.Node {
 	ws, s := []*graph.Node{w}, []*graph.Node(nil)
 	for _, state := range opt.States(tree[0], part) {
 		s = append(s, graph.Zeros(w.Graph(), state.Shape))

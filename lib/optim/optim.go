@@ -76,8 +76,7 @@ func States(r Optimizer, tree params.Tree) params.Tree {
 func StatesOfParts(r Optimizer, tree params.Tree, parts []Part) ([]State, error) {
 	if len(parts) != len(tree) {
 		return nil, fmt.Errorf("optim: %d parts for the %d parameters of the tree: give one for each, nil for a full "+
-			"one",
-			len(parts), len(tree))
+			"one", len(parts), len(tree))
 	}
 	var all []State
 	for i, s := range tree {

@@ -24,9 +24,8 @@ const (
 // compose returns the layout's step plans, which are repeated in turn: it transforms the plan of one device, whose
 // units have these parameters, by one technique after another. It also returns the parameters of the units of these
 // plans, and the number of blocks of each stage.
-func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int,
-	tokens []string) (plans []*step.Plan, members [][]int, cut []int,
-	err error) {
+func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int, tokens []string) (plans []*step.Plan, members [][]int,
+	cut []int, err error) {
 	inside := strings.Join(append([]string{train.Axis}, tokens...), "+")
 	if l.shards() > 1 {
 		p.Inside(inside, l.shards())
@@ -48,8 +47,7 @@ func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int,
 	}
 	if l.Every > 1 && slices.ContainsFunc(p.Axes, func(a step.Axis) bool { return len(a.Groups) > 0 }) {
 		return nil, nil, nil, fmt.Errorf("parallel: Layout.Every is %d, and ranks of a pipeline have parameters in "+
-			"common, whose gradients "+
-			"all replicas would add up: leave Every out, or have one stage use them", l.Every)
+			"common, whose gradients all replicas would add up: leave Every out, or have one stage use them", l.Every)
 	}
 	switch {
 	case l.Recompute:

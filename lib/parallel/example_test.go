@@ -31,8 +31,7 @@ func ExampleNew() {
 	config := gpt.Config{Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 8, NoBias: true, Norm: gpt.RMSNorm}
 	model := gpt.Parallel{Config: config, Tensor: layout.TensorGroup(), Sequence: layout.SequenceGroup("")}
 	run, err := parallel.New(context.Background(), backend, train.Recipe{Model: model, Optimizer: optim.AdamW(0.05)},
-		layout,
-		parallel.Options{})
+		layout, parallel.Options{})
 	must(err)
 	defer run.Close()
 	const rows = 4

@@ -190,9 +190,8 @@ func (l Layout) Validate() error {
 		return errors.New("parallel: Layout.TensorSequence is set and Layout.Tensor is 1: leave it out")
 	case l.Shards > 0 && (l.ZeRO == 0 || l.shards() > 1 || l.copies()%l.Shards != 0):
 		return fmt.Errorf("parallel: Layout.Shards is %d, with ZeRO=%d, %d replicas and %d devices of a rank that "+
-			"shard its state: choose a divisor of the replicas, for ZeRO over ranks of one device, or "+
-			"0", l.Shards, l.ZeRO,
-			l.copies(), l.shards())
+			"shard its state: choose a divisor of the replicas, for ZeRO over ranks of one device, or 0", l.Shards,
+			l.ZeRO, l.copies(), l.shards())
 	case l.RingRanks && l.Ring == 1:
 		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or " +
 			"leave it out")
@@ -201,9 +200,8 @@ func (l Layout) Validate() error {
 			"of one batch, which is averaged each time; leave one of them out", l.Every)
 	case l.Partition && (l.Tensor == 1 || l.TensorSequence || l.Recompute):
 		return fmt.Errorf("parallel: Layout.Partition is set, with Tensor=%d, TensorSequence=%v and Recompute=%v: it "+
-			"is for devices that "+
-			"are tensor-parallel and have full activations between layers, and recomputes block by block", l.Tensor,
-			l.TensorSequence, l.Recompute)
+			"is for devices that are tensor-parallel and have full activations between layers, and recomputes block "+
+			"by block", l.Tensor, l.TensorSequence, l.Recompute)
 	case l.Partition && l.Offload.Activations:
 		return errors.New("parallel: Layout.Partition and Offload.Activations are set: in the host's memory there is " +
 			"one copy of an input for all tensor-parallel devices, so leave Partition out")
@@ -219,8 +217,7 @@ func (l Layout) Validate() error {
 		return err
 	}
 	if l.PerRank() > 1 || l.RingRanks || l.ZeRO > 0 || l.Partition || l.Offload != (offload.Host{}) || l.Sync != "" ||
-		l.EachMicroBatch || l.Every > 1 ||
-		l.Hook != nil {
+		l.EachMicroBatch || l.Every > 1 || l.Hook != nil {
 		return fmt.Errorf("parallel: Layout.Schedule is %q, which updates while micro-batches are under way: choose "+
 			"one that does not, "+
 			"or leave Replicas, Recompute and Cut alone beside it, with ranks of one device", l.Schedule)
@@ -243,32 +240,26 @@ func (l Layout) validateGradients() error {
 	sharded := l.ZeRO > 0 && max(l.shards(), l.copies()) > 1
 	switch {
 	case sharded && (l.Sync != "" || l.BucketBytes > 0):
-		return fmt.Errorf("parallel: Layout.Sync is %q, BucketBytes %d and ZeRO %d: what is sharded is reduced "+
-			"by the unit that is "+
-			"sharded; leave Sync and BucketBytes out", l.Sync, l.BucketBytes, l.ZeRO)
+		return fmt.Errorf("parallel: Layout.Sync is %q, BucketBytes %d and ZeRO %d: what is sharded is reduced by the "+
+			"unit that is sharded; leave Sync and BucketBytes out", l.Sync, l.BucketBytes, l.ZeRO)
 	case sharded && l.EachMicroBatch:
 		return fmt.Errorf("parallel: Layout.EachMicroBatch is set and ZeRO is %d, whose stages say when gradients are "+
-			"reduced: leave it out",
-			l.ZeRO)
+			"reduced: leave it out", l.ZeRO)
 	case sharded && (l.Hook != nil || l.Every > 1):
-		return fmt.Errorf("parallel: Layout.ZeRO is %d: a hook takes full gradients, and local SGD (Every) "+
-			"averages states that each "+
-			"replica has in full; leave them out, or ZeRO", l.ZeRO)
+		return fmt.Errorf("parallel: Layout.ZeRO is %d: a hook takes full gradients, and local SGD (Every) averages "+
+			"states that each replica has in full; leave them out, or ZeRO", l.ZeRO)
 	case l.Every > 1 && (l.Sync == ddp.Naive || l.Sync == ddp.Overlap):
 		return fmt.Errorf("parallel: Layout.Every is %d and Sync %q: local SGD averages parameters, and reduces no "+
 			"gradients; leave one of them out", l.Every, l.Sync)
 	case l.BucketBytes > 0 && l.Sync != ddp.Bucketed:
-		return fmt.Errorf("parallel: Layout.BucketBytes is %d and Sync %q, which has no such buckets: set Sync to "+
-			"%q, or leave it out",
-			l.BucketBytes, l.Sync, ddp.Bucketed)
+		return fmt.Errorf("parallel: Layout.BucketBytes is %d and Sync %q, which has no such buckets: set Sync to %q, "+
+			"or leave it out", l.BucketBytes, l.Sync, ddp.Bucketed)
 	case l.copies() == 1 && (l.Hook != nil || l.Every > 1):
 		return errors.New("parallel: Layout.Hook and Every are for what goes between replicas, and Replicas is 1: a " +
-			"rank's own devices " +
-			"all-reduce gradients in their programs; leave them out, or use Replicas")
+			"rank's own devices all-reduce gradients in their programs; leave them out, or use Replicas")
 	case l.Tensor > 1 && l.Hook != nil:
 		return fmt.Errorf("parallel: Layout.Hook takes full gradients, and with Tensor %d a device has gradients of "+
-			"parts: leave one of "+
-			"them out", l.Tensor)
+			"parts: leave one of them out", l.Tensor)
 	}
 	return nil
 }

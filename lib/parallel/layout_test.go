@@ -128,8 +128,7 @@ func TestLayoutNumbers(t *testing.T) {
 		if got := strings.Join(l.Between(), " "); l.Ranks() != c.ranks || l.PerRank() != c.perRank ||
 			l.Devices() != c.devices || got != c.between {
 			t.Errorf("%+v: %d ranks of %d devices, %d in all, %q between hosts; want %d, %d, %d and %q", l, l.Ranks(),
-				l.PerRank(), l.Devices(), got,
-				c.ranks, c.perRank, c.devices, c.between)
+				l.PerRank(), l.Devices(), got, c.ranks, c.perRank, c.devices, c.between)
 		}
 	}
 }

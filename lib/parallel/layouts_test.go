@@ -57,8 +57,7 @@ type form struct {
 func (f form) String() string {
 	l := f.Layout
 	text := fmt.Sprintf("replicas=%d,data=%d,pipe=%d,tensor=%d,ring=%d,ulysses=%d,zero=%d", max(1, l.Replicas), l.Data,
-		l.Pipe, l.Tensor, max(1, l.Ring),
-		max(1, l.Ulysses), l.ZeRO)
+		l.Pipe, l.Tensor, max(1, l.Ring), max(1, l.Ulysses), l.ZeRO)
 	for _, part := range []struct {
 		name string
 		is   bool

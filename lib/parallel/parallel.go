@@ -93,9 +93,8 @@ func (l Layout) share(model train.Model) (shards params.Shards, err error) {
 	if !ok {
 		if l.PerRank() > l.Data || l.Ring > 1 {
 			return shards, fmt.Errorf("parallel: a %T does not say how devices shard it, and the layout has "+
-				"tensor=%d, ring=%d, ulysses=%d: "+
-				"give a model that does (train.Shared), as gpt.Parallel, or leave these at "+
-				"1", model, l.Tensor, l.Ring, l.Ulysses)
+				"tensor=%d, ring=%d, ulysses=%d: give a model that does (train.Shared), as gpt.Parallel, or leave "+
+				"these at 1", model, l.Tensor, l.Ring, l.Ulysses)
 		}
 		return shards, nil
 	}
@@ -104,8 +103,7 @@ func (l Layout) share(model train.Model) (shards params.Shards, err error) {
 			return n, nil
 		}
 		return 0, fmt.Errorf("parallel: the model shards along the axis %q, and a layout has %q, %q and %q: use "+
-			"Layout.TensorGroup and "+
-			"SequenceGroup", axis, Ring, Ulysses, Tensor)
+			"Layout.TensorGroup and SequenceGroup", axis, Ring, Ulysses, Tensor)
 	})
 	if err != nil {
 		return shards, err

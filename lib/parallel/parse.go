@@ -34,9 +34,7 @@ func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, g
 			strings.Join(SeqMethods(), ", "))
 	case method != seqHybrid && ulysses != 0:
 		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d with the sequence method %s: leave it out, or choose "+
-			"%s",
-			ulysses,
-			method, seqHybrid)
+			"%s", ulysses, method, seqHybrid)
 	case method == seqUlysses:
 		return 1, devices, nil
 	case method != seqHybrid:
@@ -51,8 +49,7 @@ func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, g
 		}
 	case ulysses < 2 || ulysses >= devices || devices%ulysses != 0:
 		return 0, 0, fmt.Errorf("parallel: Layout.Ulysses is %d of %d devices that share sequences: choose a divisor "+
-			"between 1 "+
-			"and %[2]d", ulysses, devices)
+			"between 1 and %[2]d", ulysses, devices)
 	}
 	return devices / ulysses, ulysses, nil
 }

@@ -71,10 +71,8 @@ func TestPrecision(t *testing.T) {
 				}
 				if skips := overflows && step == 0; m.Skipped != skips || alone[step].Skipped != skips ||
 					m.Scale != alone[step].Scale {
-					t.Errorf("%s, rank %d: step %d left out: %v, on one device: %v; the scale is %g, on one device "+
-						"%g", c.policy,
-						g.Rank(), step,
-						m.Skipped, alone[step].Skipped, m.Scale, alone[step].Scale)
+					t.Errorf("%s, rank %d: step %d left out: %v, on one device: %v; the scale is %g, on one device %g",
+						c.policy, g.Rank(), step, m.Skipped, alone[step].Skipped, m.Scale, alone[step].Scale)
 				}
 			}
 			own, err := one.Params(ctx)

@@ -72,8 +72,7 @@ func (c *Cut) check(full []int) error {
 			switch {
 			case i < -1 || i >= size:
 				return fmt.Errorf("rank %d has index %d along axis %d of the dimensions %v: choose from 0 to %d, or "+
-					"−1 for "+
-					"padding", rank, i, c.Axis, full, size-1)
+					"−1 for padding", rank, i, c.Axis, full, size-1)
 			case i >= 0 && holder[i] == rank:
 				return fmt.Errorf("rank %d has index %d twice: give it once", rank, i)
 			case i >= 0:
@@ -163,8 +162,7 @@ func (c *Cut) Join(stacked *tensors.Tensor, size int) (*tensors.Tensor, error) {
 	}
 	if want := c.along(shape, c.Ranks()*c.Length()); !shape.Equal(want) {
 		return nil, fmt.Errorf("params: a tensor of shape %s is not a stack of %d ranks with %d indices each along "+
-			"axis "+
-			"%d: give one of shape %s", shape, c.Ranks(), c.Length(), c.Axis, want)
+			"axis %d: give one of shape %s", shape, c.Ranks(), c.Length(), c.Axis, want)
 	}
 	return c.copied(stacked, size, func(move func(to, from int)) {
 		for rank, list := range c.Index {

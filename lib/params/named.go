@@ -21,8 +21,7 @@ type Nodes = Named[*graph.Node]
 func Zip[T any](t Tree, values []T) (Named[T], error) {
 	if len(values) != len(t) {
 		return nil, fmt.Errorf("params: %d values for the %d parameters of the tree %s: give one for each, in its "+
-			"order",
-			len(values), len(t), summary(t.Names()))
+			"order", len(values), len(t), summary(t.Names()))
 	}
 	named := make(Named[T], len(t))
 	for i, s := range t {

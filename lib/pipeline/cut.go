@@ -44,9 +44,8 @@ func Balance(costs, memory []float64, limit float64, stages int) ([]int, error) 
 	}
 	for i := range costs {
 		if !(costs[i] >= 0 && memory[i] >= 0) || math.IsInf(costs[i]+memory[i], 1) {
-			return nil, fmt.Errorf("pipeline: block %d costs %g and needs memory %g: give numbers that are finite "+
-				"and not negative",
-				i, costs[i], memory[i])
+			return nil, fmt.Errorf("pipeline: block %d costs %g and needs memory %g: give numbers that are finite and "+
+				"not negative", i, costs[i], memory[i])
 		}
 	}
 	cut, _ := partition(costs, memory, limit, stages)

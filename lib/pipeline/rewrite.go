@@ -51,8 +51,7 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 					continue
 				}
 				return nil, fmt.Errorf("pipeline: the schedule has %s on rank %d: give it passes, updates and "+
-					"messages only",
-					schedule.Text(op), r)
+					"messages only", schedule.Text(op), r)
 			}
 		}
 		p.Ranks = append(p.Ranks, own)

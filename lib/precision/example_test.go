@@ -43,8 +43,7 @@ func ExampleFormat_Round() {
 // A graph can round to a format that no device supports.
 func ExampleRound() {
 	exec, err := graph.NewExec(devicetest.PureGo(), func(x *graph.Node) *graph.Node {
-		return precision.Round(x,
-			precision.E4M3)
+		return precision.Round(x, precision.E4M3)
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -43,8 +43,7 @@ func TestProperties(t *testing.T) {
 		if f.Bits() != p.bits || f.Bias() != p.bias || f.Largest() != p.largest || f.SmallestNormal() != p.normal ||
 			f.SmallestSubnormal() != p.subnormal || f.Epsilon() != p.epsilon {
 			t.Errorf("%s: %d bits, bias %d, %g, %g, %g, %g; want %+v", f, f.Bits(), f.Bias(), f.Largest(),
-				f.SmallestNormal(),
-				f.SmallestSubnormal(), f.Epsilon(), p)
+				f.SmallestNormal(), f.SmallestSubnormal(), f.Epsilon(), p)
 		}
 		if parsed, err := precision.ParseFormat(strings.ToUpper(f.Name)); err != nil || parsed != f {
 			t.Errorf("ParseFormat(%q) = %v, %v", f.Name, parsed, err)

@@ -129,8 +129,7 @@ func TestDotAxesOutOfOrder(t *testing.T) {
 	want := run(t, devicetest.PureGo(),
 		step(func(l, r *node) *node { return graph.ReduceAllSum(graph.Mul(l, graph.Transpose(r, 0, 1))) }), l, r)
 	got := run(t, devicetest.PureGo(), step(func(l, r *node) *node {
-		return precision.Matmul{}.Dot(l, []int{0, 1}, nil,
-			r, []int{-1, 0}, nil)
+		return precision.Matmul{}.Dot(l, []int{0, 1}, nil, r, []int{-1, 0}, nil)
 	}), l, r)
 	for i := range want {
 		near(t, "product", floats(got[i]), floats(want[i]), 1e-5)

@@ -84,8 +84,7 @@ func (p Policy) Validate() error {
 	}
 	if p.StochasticUpdate && !p.Params.IsHalfPrecision() {
 		return fmt.Errorf("precision: Policy.StochasticUpdate is set and Policy.Params is %s: set Params to BFloat16 "+
-			"or "+
-			"Float16", p.Params)
+			"or Float16", p.Params)
 	}
 	if p.Scaling != (Scaling{}) && p.Output != dtypes.Float32 {
 		return fmt.Errorf("precision: Policy.Scaling is set and Policy.Output is %s: set Output to Float32, which a "+

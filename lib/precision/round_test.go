@@ -184,13 +184,11 @@ func TestRoundOfHalvesAndGradient(t *testing.T) {
 func TestRoundPanics(t *testing.T) {
 	for want, f := range map[string]func(x *node) *node{
 		"numbers of type Float64": func(x *node) *node {
-			return precision.Round(graph.ConvertDType(x,
-				dtypes.Float64), precision.BF16)
+			return precision.Round(graph.ConvertDType(x, dtypes.Float64), precision.BF16)
 		},
 		"0 bits of exponent": func(x *node) *node { return precision.Round(x, precision.Format{}) },
 		"random bits of shape (Float32)[2]": func(x *node) *node {
-			return precision.RoundStochastic(x, precision.BF16,
-				x)
+			return precision.RoundStochastic(x, precision.BF16, x)
 		},
 		"random bits of shape (Uint32) for": func(x *node) *node {
 			return precision.RoundStochastic(x, precision.BF16, graph.Const(x.Graph(), uint32(1)))

@@ -149,8 +149,7 @@ func TestScalingPanics(t *testing.T) {
 		},
 		"0 values for the 1 param": func(in nodes) nodes { return s.Unscale(in, nil) },
 		`the value of "good" has`: func(in nodes) nodes {
-			return precision.Dynamic().Update(nodes{in[0], in[0]},
-				nil)
+			return precision.Dynamic().Update(nodes{in[0], in[0]}, nil)
 		},
 		"without gradients":           func(nodes) nodes { return nodes{precision.Finite(nil)} },
 		"2 new values for 1 old ones": func(in nodes) nodes { return precision.Select(in[0], in, in[:1]) },

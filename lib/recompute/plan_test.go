@@ -132,8 +132,7 @@ func checkPlan(t *testing.T, plan recompute.Plan, first, last int) {
 			}
 			if times[w] != want || want == 2 && keeps[w] {
 				t.Errorf("%q, blocks %d to %d: %v of block %d is made %d times, saved for the backward pass: %v; want "+
-					"%d times",
-					plan.Policy(), first, last, op, i, times[w], keeps[w], want)
+					"%d times", plan.Policy(), first, last, op, i, times[w], keeps[w], want)
 			}
 		}
 	})

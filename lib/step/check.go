@@ -146,8 +146,7 @@ func (f *flow) checkOp(i int, op Op, units []int) error {
 	case HostUpdate:
 		if f.Weights != Flush {
 			return fmt.Errorf("with weights %q, passes of other micro-batches run at the same time: update on the "+
-				"device",
-				f.Weights)
+				"device", f.Weights)
 		}
 	case Backward, WeightGrad:
 		if op.Micro < f.next[op.Block] {
@@ -216,8 +215,7 @@ func (f *flow) checkReduce(op Op, u int) error {
 			axes[at-1])
 	case at > 0 && at < s.reduced, at == 0 && s.reduced > 1:
 		return fmt.Errorf("earlier gradients are reduced along %q already: remove this reduction, or move it before "+
-			"that one",
-			axes[s.reduced-1])
+			"that one", axes[s.reduced-1])
 	}
 	s.reduced = at + 1
 	return nil
@@ -228,8 +226,7 @@ func (f *flow) checkEnd(rank int) error {
 	for _, u := range f.units {
 		if due := f.due(u); due.Micro < f.Micro {
 			return fmt.Errorf("step: rank %d has no update %v: each of its units needs one every %d micro-batches",
-				rank,
-				f.Text(due), f.Every)
+				rank, f.Text(due), f.Every)
 		}
 	}
 	for _, m := range f.all {

@@ -186,8 +186,7 @@ func (p *parser) heading(line string) (err error) {
 	first := slices.Contains(headings[false], word)
 	if first == p.headed || first && rest == "" || len(p.Ranks) > 0 {
 		return fmt.Errorf("%.40q: want %q first, then lines for axes, units and blocks, then a list for each rank",
-			line,
-			"schedule NAME stages=4 …")
+			line, "schedule NAME stages=4 …")
 	}
 	p.headed = true
 	of := []int{0}

@@ -34,8 +34,7 @@ func (p *Plan) passes() (replicas int, err error) {
 			rule, key := passRules[op.Kind], op.Block*p.Micro+op.Micro
 			if lacks := rule.needs &^ done[key]; lacks != 0 {
 				return 0, p.errorAt(r, i, "the rank has no %s of the micro-batch before it: move it after that, on "+
-					"the same rank",
-					passWords[lacks&-lacks])
+					"the same rank", passWords[lacks&-lacks])
 			} else if done[key]&rule.is != 0 {
 				return 0, p.errorAt(r, i, "the rank has done that already: remove one; use B, or I and W")
 			}
@@ -92,8 +91,7 @@ func (p *Plan) head() error {
 			p.Micro)
 	case p.Weights == Flush && p.Every != p.Micro:
 		return fmt.Errorf("step: an update every %d of %d micro-batches: weights %q need one every %d; use that, or "+
-			"other weights",
-			p.Every, p.Micro, p.Weights, p.Micro)
+			"other weights", p.Every, p.Micro, p.Weights, p.Micro)
 	case !slices.Contains(allWeights, p.Weights):
 		return fmt.Errorf("step: unknown weights %q: use one of %v", p.Weights, allWeights)
 	}

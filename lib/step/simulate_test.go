@@ -106,8 +106,7 @@ func TestSimulateRandom(t *testing.T) {
 			if timeline.PeakActivations[r] != count || timeline.PeakMemory[r] != memory || most > memory ||
 				len(passes) > 0 {
 				t.Fatalf("%v: rank %d holds %d and %v, at most %v over time; want %d and %v", p, r,
-					timeline.PeakActivations[r],
-					timeline.PeakMemory[r], most, count, memory)
+					timeline.PeakActivations[r], timeline.PeakMemory[r], most, count, memory)
 			}
 		}
 		bubble := 0.0

@@ -57,9 +57,8 @@ func (p *Plan) versionsOf() ([][]int, error) {
 					version = newest[at.rank][at.at]
 				}
 				if began[key] = version; version > newest[r][i] {
-					return nil, p.errorAt(r, i,
-						"it needs version %d of the weights, and the rank has only version %d by then: "+
-							"move it after an update of block %d", version, newest[r][i], op.Block)
+					return nil, p.errorAt(r, i, "it needs version %d of the weights, and the rank has only version %d "+
+						"by then: move it after an update of block %d", version, newest[r][i], op.Block)
 				}
 			} else if op.Kind.Pass() && op.Kind != Update {
 				version = began[key]

@@ -92,8 +92,7 @@ func TestErrors(t *testing.T) {
 		{"want (B,T,C)", func(x *graph.Node) *graph.Node { return group.Columns(x, []*graph.Node{x}, dot)[0] }},
 		{"want (B,T,N/n)", func(x *graph.Node) *graph.Node { return group.Rows(x, x, dot) }},
 		{"2 devices do not divide the 3 tokens", func(x *graph.Node) *graph.Node {
-			return ring.Rows(graph.ExpandAxes(x,
-				0), x, dot)
+			return ring.Rows(graph.ExpandAxes(x, 0), x, dot)
 		}},
 		{"no axis \"model\"", func(x *graph.Node) *graph.Node { return tensor.Group{Axis: "model"}.Enter(x) }},
 		{"axis 0 of", func(x *graph.Node) *graph.Node { return ring.Tokens(x, 0) }},

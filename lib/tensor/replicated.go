@@ -17,7 +17,6 @@ func (t Group) Replicated(ps []*graph.Node) []*graph.Node {
 	if len(ps) == 0 || !t.splitsTokens(ps[0].Graph()) {
 		return slices.Clone(ps)
 	}
-	return autodiff.Custom(ps,
-		func(in []*graph.Node) []*graph.Node { return in },
+	return autodiff.Custom(ps, func(in []*graph.Node) []*graph.Node { return in },
 		func(_, _, v []*graph.Node) []*graph.Node { return collective.AllReduceEach(v, collective.Sum, t.Axis) })
 }

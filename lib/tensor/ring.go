@@ -54,16 +54,16 @@ func (t Group) ringRows(x, w *graph.Node, matmul Matmul) *graph.Node {
 // chunks cuts x (B,T,…) along the tokens into n chunks (B,T/n,…). On rank r chunk s has the tokens of rank r−back−s.
 // Its backward pass is the function ordered.
 func (t Group) chunks(x *graph.Node, back int) []*graph.Node {
-	return autodiff.Custom([]*graph.Node{x},
-		func(in []*graph.Node) []*graph.Node { return t.cutTokens(in[0], back) },
+	return autodiff.Custom([]*graph.Node{x}, func(in []*graph.Node) []*graph.Node { return t.cutTokens(in[0], back) },
 		func(_, _, v []*graph.Node) []*graph.Node { return []*graph.Node{t.joinTokens(v, back)} })
 }
 
 // ordered joins chunks to x.
 func (t Group) ordered(chunks []*graph.Node, back int) *graph.Node {
-	return autodiff.Custom(chunks,
-		func(in []*graph.Node) []*graph.Node { return []*graph.Node{t.joinTokens(in, back)} },
-		func(_, _, v []*graph.Node) []*graph.Node { return t.cutTokens(v[0], back) })[0]
+	return autodiff.Custom(chunks, func(in []*graph.Node) []*graph.Node {
+		return []*graph.Node{t.joinTokens(in,
+			back)}
+	}, func(_, _, v []*graph.Node) []*graph.Node { return t.cutTokens(v[0], back) })[0]
 }
 
 func (t Group) cutTokens(x *graph.Node, back int) []*graph.Node {

@@ -11,8 +11,7 @@ import (
 func nest(spans []Span) (sorted []Span, track []int) {
 	sorted, track = slices.Clone(spans), make([]int, len(spans))
 	slices.SortStableFunc(sorted, func(a, b Span) int {
-		return cmp.Or(cmp.Compare(a.Start, b.Start),
-			-cmp.Compare(a.End, b.End))
+		return cmp.Or(cmp.Compare(a.Start, b.Start), -cmp.Compare(a.End, b.End))
 	})
 	var open [][]time.Duration // by track, when the spans end that the next one may lie in: the innermost last
 	for i, s := range sorted {

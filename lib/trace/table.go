@@ -52,8 +52,7 @@ func (t Trace) Table() Table {
 		rows = append(rows, row)
 	}
 	slices.SortFunc(rows, func(a, b Row) int {
-		return cmp.Or(-cmp.Compare(a.Total, b.Total),
-			cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Name, b.Name))
+		return cmp.Or(-cmp.Compare(a.Total, b.Total), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Name, b.Name))
 	})
 	return rows
 }

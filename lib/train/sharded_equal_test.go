@@ -95,8 +95,7 @@ func TestSharedOptionsEqualOneDevice(t *testing.T) {
 	t.Run("dropout", func(t *testing.T) {
 		c := even
 		c.KVHeads, c.Dropout = 2, 0.2
-		hold(t, train.Recipe{Model: c, Optimizer: rule, Seed: 7}, inFloat32,
-			way{data: 2, tensor: 4, sequence: true})
+		hold(t, train.Recipe{Model: c, Optimizer: rule, Seed: 7}, inFloat32, way{data: 2, tensor: 4, sequence: true})
 	})
 	t.Run("recompute", func(t *testing.T) {
 		c := even

@@ -111,8 +111,7 @@ func matmulCanaries(b *Backend, types []dtypes.DType) ([]given, error) {
 	}
 	var all []given
 	for i, t := range types {
-		all = append(all,
-			given{fmt.Sprintf("%v matmul of two inputs, summed", t), got[2*i], columnSums(x, w)},
+		all = append(all, given{fmt.Sprintf("%v matmul of two inputs, summed", t), got[2*i], columnSums(x, w)},
 			given{fmt.Sprintf("%v matmul with a constant, summed", t), got[2*i+1], columnSums(x, halves)})
 	}
 	return all, nil

@@ -39,8 +39,7 @@ func fewRows(x compute.Value, xContracted, xBatch []int, w compute.Value, wContr
 	a, b := hloValue(x).Shape(), hloValue(w).Shape()
 	last := len(a.Dimensions) - 1
 	if a.DType != dtypes.Float32 || b.DType != dtypes.Float32 || len(xBatch) > 0 || len(b.Dimensions) != 2 ||
-		last < 1 ||
-		len(xContracted) != 1 || xContracted[0] != last || len(wContracted) != 1 || wContracted[0] != 1 {
+		last < 1 || len(xContracted) != 1 || xContracted[0] != last || len(wContracted) != 1 || wContracted[0] != 1 {
 		return false
 	}
 	rows := 1

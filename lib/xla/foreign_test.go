@@ -181,8 +181,7 @@ func TestKernelError(t *testing.T) {
 	const says = "the factor is not a number"
 	nan := float32(math.NaN())
 	exec, err := graph.NewExec(devicetest.One(), func(x, numbers *graph.Node) *graph.Node {
-		return affine(x,
-			numbers)[0]
+		return affine(x, numbers)[0]
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -202,8 +202,7 @@ func (m *Mesh) shardShape(full shapes.Shape, p Placement) (shapes.Shape, error) 
 	}
 	if p.lastAxis() >= full.Rank() {
 		return shapes.Shape{}, fmt.Errorf("placement %v splits axis %d of a tensor of shape %v: choose one of its axes",
-			p,
-			p.lastAxis(), full)
+			p, p.lastAxis(), full)
 	}
 	shard := full.Clone()
 	for axis, over := range p.split {

@@ -116,8 +116,7 @@ func TestProfileJoinsOperations(t *testing.T) {
 		}
 		// The recorded one has a number of its process after its name.
 		if name := func(s string) string {
-			return s[strings.LastIndex(s,
-				"_mlp"):][:4]
+			return s[strings.LastIndex(s, "_mlp"):][:4]
 		}; name(o.Module) != name(operations[0].Module) {
 			t.Errorf("module %q, the program's is %q", o.Module, operations[0].Module)
 		}
@@ -184,9 +183,8 @@ func handSpace() []byte {
 		return wire(4, join(wire(1, kind), wire(2, offset), wire(3, duration), join(stats...)))
 	}
 	gpu := join(
-		wire(3, join(wire(2, "Stream #7"), wire(3, 5000),
-			event(8, 2_000_000, 3_000_999, stat(operation, 5, "dot.3"), stat(module, 5, "step")),
-			event(9, 9_000_000, 7_000_000, stat(operation, 7, 3)),
+		wire(3, join(wire(2, "Stream #7"), wire(3, 5000), event(8, 2_000_000, 3_000_999, stat(operation, 5, "dot.3"),
+			stat(module, 5, "step")), event(9, 9_000_000, 7_000_000, stat(operation, 7, 3)),
 			event(10, 20_000_000, 1_000_000), wire(99, "new"))),
 		table(4, 8, wire(2, "gemm_kernel")),
 		table(4, 9, wire(2, "loop_kernel"), wire(5, join(wire(1, operation), wire(5, "overridden"))),

@@ -127,8 +127,7 @@ func TestUpstreamConstantsAcrossClosures(t *testing.T) {
 	_, err := scalarOf(openUpstream(t).Backend, func(x *graph.Node) *graph.Node { return triple(to100(x, triple)) }, 2)
 	refused(t, err, "after returning, in function", "constants across closures", "lib/xla/while.go (clearScalars)")
 	ours(t, func(x *graph.Node) *graph.Node {
-		return triple(While([]*graph.Node{x},
-			func(s []*graph.Node) *graph.Node { return below100(s[0]) },
+		return triple(While([]*graph.Node{x}, func(s []*graph.Node) *graph.Node { return below100(s[0]) },
 			func(s []*graph.Node) []*graph.Node { return []*graph.Node{triple(s[0])} })[0])
 	}, 2, 486)
 }
@@ -176,8 +175,7 @@ func TestUpstreamPanicsThatAreNoErrors(t *testing.T) {
 func TestUpstreamSchedulingBarrier(t *testing.T) {
 	tie := func(b compute.Backend) string {
 		exec, err := graph.NewExec(b, func(x, after *graph.Node) *graph.Node {
-			return graph.SchedulingBarrier(x,
-				after)
+			return graph.SchedulingBarrier(x, after)
 		})
 		if err != nil {
 			t.Fatal(err)

@@ -134,8 +134,7 @@ func TestPlan(t *testing.T) {
 				peak, shard := held[rank].Peak, slices.Max(sizes.Reduced) // which is added to another one
 				if grads := has[memest.Gradients]; grads < want[memest.Gradients] || grads > peak.Gradients+shard {
 					t.Errorf("%+v: rank %d holds %d bytes of gradients, planned %d, with those of a moment %d", f, rank,
-						grads,
-						want[memest.Gradients], peak.Gradients)
+						grads, want[memest.Gradients], peak.Gradients)
 				}
 				if stage == 3 && has[memest.Communication] != peak.Gathered {
 					t.Errorf("%+v: rank %d gathers %d bytes, planned %d", f, rank, has[memest.Communication],

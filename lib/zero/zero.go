@@ -77,8 +77,7 @@ func (o Options) Validate() error {
 		return fmt.Errorf("zero: Options.Prefetch is %d: set it to a number of passes, at least 0", o.Prefetch)
 	case o.Prefetch > 0 && o.Stage < 3:
 		return fmt.Errorf("zero: Options.Prefetch is %d in stage %d, which gathers no parameters for passes: set it "+
-			"to 0",
-			o.Prefetch, o.Stage)
+			"to 0", o.Prefetch, o.Stage)
 	case o.Accumulate < 0:
 		return fmt.Errorf("zero: Options.Accumulate is %d: set it to at least 1, or to 0 for 1", o.Accumulate)
 	case o.Shards < 0:
@@ -164,8 +163,7 @@ func (o Options) spec(r train.Recipe, devices int, inside bool) (s engine.Spec, 
 		return s, fmt.Errorf("zero: %d ranks: give at least 1", devices)
 	case devices%shards != 0:
 		return s, fmt.Errorf("zero: Options.Shards is %d, which does not divide the %d ranks: choose a divisor, or 0 "+
-			"for all",
-			o.Shards, devices)
+			"for all", o.Shards, devices)
 	}
 	if s, err = engine.Alone(r, max(o.Accumulate, 1)); err != nil {
 		return s, err

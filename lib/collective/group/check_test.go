@@ -137,8 +137,7 @@ func TestBadArguments(t *testing.T) {
 		{"a timeout of 0s", 2, []Option{Timeout(0)}},
 	} {
 		if err := Run(context.Background(), test.n, nothing, test.options...); err == nil ||
-			!strings.Contains(err.Error(),
-				test.want) {
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("error %v, want %q", err, test.want)
 		}
 		if _, err := New(test.n, test.options...); err == nil {

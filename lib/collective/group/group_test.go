@@ -28,8 +28,7 @@ func TestNoAllocation(t *testing.T) {
 	for _, length := range []int{n, 1 << 18} {
 		calls := map[string]func(ctx context.Context, g Group, whole, part, other []float32) error{
 			"all-reduce": func(ctx context.Context, g Group, whole, _, _ []float32) error {
-				return AllReduce(ctx, g, whole,
-					Sum)
+				return AllReduce(ctx, g, whole, Sum)
 			},
 			"reduce-scatter": func(ctx context.Context, g Group, whole, part, _ []float32) error {
 				return ReduceScatter(ctx, g, whole, part, Max)

@@ -121,8 +121,7 @@ func TestCostHierarchical(t *testing.T) {
 			t.Errorf("%d groups of %d: %v, want %v s", test.groups, test.size, line.Total, want)
 		}
 		if ring := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4); test.groups > 1 &&
-			test.size > 1 &&
-			ring.Total <= line.Total {
+			test.size > 1 && ring.Total <= line.Total {
 			t.Errorf(
 				"%d groups of %d: a ring takes %v, no longer than %v",
 				test.groups,
@@ -185,8 +184,7 @@ func TestTimeline(t *testing.T) {
 			case plan.Receive:
 				for _, sent := range line.Spans {
 					if sent.Action == plan.Send && sent.Round == s.Round && sent.Rank == s.Peer &&
-						sent.Peer == s.Rank &&
-						sent.End > s.End {
+						sent.Peer == s.Rank && sent.End > s.End {
 						t.Errorf("%+v is received before %+v", s, sent)
 					}
 				}

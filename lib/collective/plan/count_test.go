@@ -93,11 +93,8 @@ func TestVolumes(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if want := v.Factor(ranks) * elements * size; !scalar.EqualWithinRel(
-				float64(traffic.Total.Bytes),
-				want,
-				1e-12,
-			) {
+			if want := v.Factor(ranks) * elements * size; !scalar.EqualWithinRel(float64(traffic.Total.Bytes), want,
+				1e-12) {
 				t.Errorf("%s of %d ranks moves %d bytes, %s is %v", v.Name, ranks, traffic.Total.Bytes, v.Formula, want)
 			}
 		}

@@ -435,8 +435,7 @@ func TestNewErrors(t *testing.T) {
 		{plan.AllReduce, plan.Hierarchical, 4, plan.GroupsOf(0), "groups of 0"},
 	} {
 		if _, err := plan.New(test.op, test.algorithm, test.ranks, test.option); err == nil ||
-			!strings.Contains(err.Error(),
-				test.want) {
+			!strings.Contains(err.Error(), test.want) {
 			t.Errorf("got error %v, want %q", err, test.want)
 		}
 	}

@@ -25,8 +25,7 @@ func ThreeStepGradients[F Float](h Head[F], f Forward[F], dOut []F) (Gradients[F
 	}
 	if len(f.P) != p.queries*p.keys {
 		return Gradients[F]{}, fmt.Errorf("online: %d weights for %d queries and %d keys: give the result of "+
-			"ThreeStep "+
-			"for this head", len(f.P), p.queries, p.keys)
+			"ThreeStep for this head", len(f.P), p.queries, p.keys)
 	}
 	w := inMain(&p.memory, f.P, p.queries, p.keys)
 	dw, ds := room[F](&p.memory, p.queries, p.keys), room[F](&p.memory, p.queries, p.keys)

@@ -14,8 +14,7 @@ type Partial[F Float] struct {
 func Attend[F Float](x, v []F, e int) (Partial[F], error) {
 	if e < 1 || len(v)%e != 0 || len(v)/e != len(x) {
 		return Partial[F]{}, fmt.Errorf("online: %d scores, and v has %d elements: give a value of e=%d elements for "+
-			"each "+
-			"score", len(x), len(v), e)
+			"each score", len(x), len(v), e)
 	}
 	o := make([]F, e)
 	return Partial[F]{fold(Empty[F](), o, x, v), o}, nil
@@ -30,8 +29,7 @@ func Attend[F Float](x, v []F, e int) (Partial[F], error) {
 func (p Partial[F]) Merge(q Partial[F]) (Partial[F], error) {
 	if len(p.O) != len(q.O) {
 		return Partial[F]{}, fmt.Errorf("online: cannot merge partial results of %d and %d elements: both must be of "+
-			"one "+
-			"head", len(p.O), len(q.O))
+			"one head", len(p.O), len(q.O))
 	}
 	s, o := p.State.Merge(q.State), make([]F, len(p.O))
 	wp, wq := weight(p.State.M, s.M), weight(q.State.M, s.M)

@@ -37,9 +37,8 @@ func checkTrainer(g *graph.Graph, store *model.Store) error {
 	for p := range store.IterGraphParams(g) {
 		if strings.HasPrefix(p.Key, "trainer_") && p.Key != train.TrainerRegularizationLossGraphParamKey {
 			return fmt.Errorf("the model adds %q to the loss or the steps of GoMLX's trainer, which does not run "+
-				"here: "+
-				"return the complete loss, and use an L2 regularizer instead of L1 (l1_regularization), which sets "+
-				"small weights to 0 after each step", p.Key)
+				"here: return the complete loss, and use an L2 regularizer instead of L1 (l1_regularization), which "+
+				"sets small weights to 0 after each step", p.Key)
 		}
 	}
 	return nil

@@ -283,8 +283,7 @@ func (m *Model) link(inStore int) error {
 	}
 	if trained == 0 {
 		return fmt.Errorf("storemodel: the loss uses no trainable variables, of the %d in the store: there is nothing "+
-			"to "+
-			"train", inStore)
+			"to train", inStore)
 	}
 	return m.chain.Validate()
 }

@@ -52,14 +52,12 @@ func (s *standIns) check(store *model.Store) error {
 		switch {
 		case ok && !slices.Equal(node.Shape().Dimensions, v.Shape().Dimensions):
 			return fmt.Errorf("the model creates the variable %q with shape %s for this batch, but its parameter has "+
-				"%s",
-				v.Path(), v.Shape(), node.Shape())
+				"%s", v.Path(), v.Shape(), node.Shape())
 		case ok && v.Path() != randomState && !node.DType().IsFloat() && s.now(v.Path()) != node:
 			return changes(v)
 		case !ok && v.InUseByGraph(s.graph):
 			return fmt.Errorf("the model uses the variable %q for this batch, which it did not use when it was first "+
-				"built: "+
-				"call New with a batch for which it uses all its variables", v.Path())
+				"built: call New with a batch for which it uses all its variables", v.Path())
 		}
 	}
 	return nil

@@ -142,8 +142,7 @@ func install(ctx context.Context, sources []source, report cache.Progress) error
 	remedy := fmt.Sprintf("set %s to the path of one", Env)
 	if len(unverified("")) > 0 {
 		remedy += fmt.Sprintf(", or to %q for go-xla's release %s, the only source left, whose download cannot be "+
-			"verified",
-			goXLA, goXLAVersion)
+			"verified", goXLA, goXLAVersion)
 	}
 	return fmt.Errorf("no PJRT plugin can be installed on %s/%s: %s: %s", runtime.GOOS, runtime.GOARCH, reasons, remedy)
 }
