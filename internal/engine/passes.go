@@ -125,8 +125,7 @@ func (b *build) backward(op step.Op) {
 	var grads []*graph.Node
 	switch op.Kind {
 	case step.Backward:
-		all := b.passes.Backward(op.Block, o, saved, outGrad, scaling)
-		x, grads = all.X, all.Weights
+		x, grads = b.passes.Backward(op.Block, o, saved, outGrad, scaling)
 	case step.InputGrad:
 		var forWeights []*graph.Node
 		x, forWeights = b.passes.BackwardInput(op.Block, o, saved, outGrad, scaling)

@@ -1,9 +1,12 @@
 package chain
 
 import (
-	"slices"
+	"fmt"
+	"strings"
+	"sync"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/autodiff"
@@ -16,7 +19,7 @@ type Passes struct {
 	Model     Model
 	Precision precision.Policy
 	// Keep makes the forward pass return the activations that are costly to recompute, which the backward pass then
-	// takes ([autodiff.Split]). Otherwise the backward pass recomputes the block from its input.
+	// takes ([autodiff.Split]). Without it there is no backward pass, and blocks need not have gradients.
 	Keep bool
 }
 
@@ -25,30 +28,22 @@ type Operands struct {
 	Weights  []*graph.Node // in the order of the block's Params, of any floating-point type
 	X        *graph.Node   // the output of the block before, or the model's inputs
 	Key, Row *graph.Node   // the noise, or nil
-	// Targets make the forward pass of the last block end with the loss, in float32. Without them Backward computes the
-	// loss from the block's input, and nothing is saved between the passes.
-	Targets *graph.Node
+	Targets  *graph.Node   // of the last block, which ends with the loss, in float32; nil for others
 }
 
 // Forward returns the output of block i, and the activations saved for its backward pass.
 func (p Passes) Forward(i int, in Operands) (y *graph.Node, saved []*graph.Node) {
-	of := precision.Cast(in.Weights, p.Precision.Compute)
-	split, operands := p.split(i, of, in)
-	if p.keeps(i, in) {
-		var out []*graph.Node
+	split, operands := p.split(i, in)
+	var out []*graph.Node
+	if p.Keep {
 		out, saved = split.Forward(operands)
-		y = out[0]
 	} else {
-		y = split.Fn(operands)[0]
+		out = split.Fn(operands)
 	}
 	if in.Targets != nil {
-		y = graph.ConvertDType(y, dtypes.Float32)
+		return graph.ConvertDType(out[0], dtypes.Float32), saved
 	}
-	return y, saved
-}
-
-func (p Passes) keeps(i int, in Operands) bool {
-	return p.Keep && (i < len(p.Model.Blocks)-1 || in.Targets != nil)
+	return out[0], saved
 }
 
 func (p Passes) apply(i int, weights []*graph.Node, in Operands) *graph.Node {
@@ -62,9 +57,9 @@ func (p Passes) apply(i int, weights []*graph.Node, in Operands) *graph.Node {
 
 // split returns block i as a function of the operands that it also returns. The gradient of the block's input comes
 // first, if there is one.
-func (p Passes) split(i int, weights []*graph.Node, in Operands) (s autodiff.Split, operands []*graph.Node) {
-	n := len(weights)
-	operands = append(slices.Clone(weights), in.X)
+func (p Passes) split(i int, in Operands) (s autodiff.Split, operands []*graph.Node) {
+	n := len(in.Weights)
+	operands = append(precision.Cast(in.Weights, p.Precision.Compute), in.X)
 	for _, x := range []*graph.Node{in.Key, in.Row, in.Targets} {
 		if x != nil {
 			operands = append(operands, x)
@@ -83,55 +78,25 @@ func (p Passes) split(i int, weights []*graph.Node, in Operands) (s autodiff.Spl
 	if i > 0 {
 		s.Of = append(s.Of, n)
 	}
-	for k := range weights {
+	for k := range n {
 		s.Of = append(s.Of, k)
 	}
 	return s, operands
 }
 
-// Gradients are the results of a block's backward pass.
-type Gradients struct {
-	Loss    *graph.Node   // mean over the batch, in float32; only of the last block
-	X       *graph.Node   // of the block's input; nil for the first block
-	Weights []*graph.Node // of its parameters, in the compute type
-}
-
-// Backward returns the gradients of block i from the activations that Forward saved and the gradient of the block's
-// output. The last block has no output gradient: its loss is scaled by the states of loss scaling. If in.Targets is nil
-// there, outGrad is the targets.
+// Backward returns the gradients of block i, of its input (nil for the first block) and of its parameters, in the
+// compute type, from the activations that Forward saved and the gradient of the block's output. The last block has no
+// output gradient: its loss is scaled by the states of loss scaling. It requires Keep.
 func (p Passes) Backward(i int, in Operands, saved []*graph.Node, outGrad *graph.Node,
-	scaling []*graph.Node) (g Gradients) {
-	of := precision.Cast(in.Weights, p.Precision.Compute)
-	var grads []*graph.Node
-	if p.keeps(i, in) {
-		split, operands := p.split(i, of, in)
-		if len(split.Of) > 0 {
-			grads = split.Backward(operands, saved, p.outGradient(in, outGrad, scaling))
-		}
-	} else {
-		last := i == len(p.Model.Blocks)-1
-		if last && in.Targets == nil {
-			in.Targets = outGrad
-		}
-		toward := p.apply(i, of, in) // the scalar to differentiate
-		if last {
-			g.Loss = graph.ConvertDType(toward, dtypes.Float32)
-			toward = p.Precision.Scaling.Scale(toward, scaling)
-		} else {
-			toward = graph.ReduceAllSum(graph.Mul(toward, graph.StopGradient(outGrad))) // its gradient in y is outGrad
-		}
-		if i > 0 {
-			of = append([]*graph.Node{in.X}, of...)
-		}
-		if len(of) > 0 {
-			grads = graph.Gradient(toward, of...)
-		}
+	scaling []*graph.Node) (x *graph.Node, weights []*graph.Node) {
+	split, operands := p.split(i, in)
+	if len(split.Of) > 0 {
+		weights = split.Backward(operands, saved, p.outGradient(in, outGrad, scaling))
 	}
 	if i > 0 {
-		g.X, grads = grads[0], grads[1:]
+		x, weights = weights[0], weights[1:]
 	}
-	g.Weights = grads
-	return g
+	return x, weights
 }
 
 // outGradient returns the gradient of a block's output, which for the loss is its scale.
@@ -144,29 +109,28 @@ func (p Passes) outGradient(in Operands, outGrad *graph.Node, scaling []*graph.N
 }
 
 // BackwardInput is the first part of a backward pass in two parts, which the previous block waits for: it returns the
-// gradient of the input, nil for the first block, and the values that BackwardWeights needs. It requires Keep, and
-// Targets for the last block.
+// gradient of the input, nil for the first block, and the values that BackwardWeights needs.
 func (p Passes) BackwardInput(i int, in Operands, saved []*graph.Node, outGrad *graph.Node,
 	scaling []*graph.Node) (x *graph.Node, forWeights []*graph.Node) {
-	split, operands := p.split(i, precision.Cast(in.Weights, p.Precision.Compute), in)
 	if i == 0 {
 		return nil, nil
 	}
-	grads, forWeights := split.BackwardFirst(1, operands, slices.Clip(append([]*graph.Node{}, saved...)),
-		p.outGradient(in, outGrad, scaling))
+	split, operands := p.split(i, in)
+	saved = append([]*graph.Node{}, saved...) // not nil, with which the first part would save values of the forward pass
+	grads, forWeights := split.BackwardFirst(1, operands, saved, p.outGradient(in, outGrad, scaling))
 	return grads[0], forWeights
 }
 
 // BackwardWeights is the second part: it returns the gradients of the parameters, in the compute type.
 func (p Passes) BackwardWeights(i int, in Operands, saved []*graph.Node, outGrad *graph.Node,
 	scaling, forWeights []*graph.Node) []*graph.Node {
-	split, operands := p.split(i, precision.Cast(in.Weights, p.Precision.Compute), in)
 	if len(in.Weights) == 0 {
 		return nil
 	}
+	split, operands := p.split(i, in)
 	first := min(i, 1) // the first block has no gradient of its input
-	return split.BackwardLater(first, operands, slices.Clip(append([]*graph.Node{}, saved...)),
-		p.outGradient(in, outGrad, scaling), forWeights)
+	saved = append([]*graph.Node{}, saved...)
+	return split.BackwardLater(first, operands, saved, p.outGradient(in, outGrad, scaling), forWeights)
 }
 
 // Owners returns, for each block, the indices in [Model.Params] of all of its parameters, and of those that no earlier
@@ -203,4 +167,93 @@ func (m Model) SharedPrograms() []int {
 		}
 	}
 	return programs
+}
+
+// Kinds checks, once per model, that blocks of one [Block.Kind] are the same function. They share programs, so
+// otherwise a different model would be trained.
+type Kinds struct {
+	mu   sync.Mutex
+	done bool
+}
+
+// TextOf returns the text of a graph function's program for one device: xla.Backend.Text.
+type TextOf = func(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (string, error)
+
+// Check builds the graphs of the blocks that share programs ([Model.SharedPrograms]) and of their gradients, for inputs
+// of a shape, and returns an error if two blocks of one kind differ. It compiles nothing. Once it has succeeded, later
+// calls return at once.
+func (k *Kinds) Check(text TextOf, p Passes, inputs shapes.Shape) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.done {
+		return nil
+	}
+	firsts, last := p.Model.SharedPrograms(), -1
+	for i, first := range firsts {
+		if first < i {
+			last = i // later blocks share no programs
+		}
+	}
+	x, texts, of := inputs, make([]string, last+1), make([]shapes.Shape, last+1) // texts, and shapes of their inputs
+	for i := range last + 1 {
+		own, y, err := p.text(text, i, x)
+		if err != nil {
+			return fmt.Errorf("chain: %w", err)
+		}
+		first := firsts[i]
+		if texts[i], of[i] = own, x; !of[first].Equal(x) {
+			if texts[first], _, err = p.text(text, first, x); err != nil {
+				return fmt.Errorf("chain: %w", err)
+			}
+			of[first] = x
+		}
+		if at := difference(texts[first], own); at != "" {
+			a, b := p.Model.Blocks[first], p.Model.Blocks[i]
+			return fmt.Errorf("chain: blocks %q and %q are of the kind %q, but not one function (%s): give them two "+
+				"kinds, or make what differs a parameter", a.Name, b.Name, b.Kind, at)
+		}
+		x = y
+	}
+	k.done = true
+	return nil
+}
+
+// text returns the program of a block and its gradients, and the shape of the block's output.
+func (p Passes) text(text TextOf, i int, x shapes.Shape) (program string, y shapes.Shape, err error) {
+	var in []shapes.Shape
+	for _, s := range p.Model.Blocks[i].Params.As(p.Precision.Compute) {
+		in = append(in, s.Shape)
+	}
+	n := len(in)
+	in = append(in, x)
+	if p.Model.Noisy {
+		in = append(in, shapes.Make(dtypes.Uint32), shapes.Make(dtypes.Uint32))
+	}
+	program, err = text(func(in []*graph.Node) []*graph.Node {
+		o, toward := Operands{X: in[n]}, in[:n:n]
+		if p.Model.Noisy {
+			o.Key, o.Row = in[n+1], in[n+2]
+		}
+		if i > 0 { // inputs of the model have no gradient
+			toward = append(toward, o.X)
+		}
+		out := p.apply(i, in[:n], o)
+		y = out.Shape()
+		if len(toward) == 0 {
+			return []*graph.Node{out}
+		}
+		return append(graph.Gradient(graph.ReduceAllSum(out), toward...), out)
+	}, in...)
+	return program, y, err
+}
+
+// difference returns the first lines that differ, or "".
+func difference(a, b string) string {
+	x, y := strings.Split(a, "\n"), strings.Split(b, "\n")
+	for i := range min(len(x), len(y)) {
+		if x[i] != y[i] {
+			return fmt.Sprintf("%.100s, and %.100s", strings.TrimSpace(x[i]), strings.TrimSpace(y[i]))
+		}
+	}
+	return ""
 }
