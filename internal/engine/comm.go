@@ -2,17 +2,20 @@ package engine
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
+	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
@@ -87,7 +90,7 @@ func (p *play) send(i int, op step.Op) error {
 func (p *play) receive(i int, op step.Op) error {
 	v := messageOf(op)
 	on, shape := p.own.lies(slot{kind: valueSlot, value: v}, p.sizes)
-	a, err := p.expect(memest.Activations, p.globalShape(shape[0]), on)
+	a, err := p.expect(memest.Activations, p.globalShape(shape[0]), on, nil)
 	if err != nil {
 		return err
 	}
@@ -102,21 +105,25 @@ func (p *play) receive(i int, op step.Op) error {
 	return nil
 }
 
-// arrival is where a tensor of another rank is received: in an array on the devices, or staged on the host.
+// arrival is where a tensor of other ranks is received: in an array on the devices, or staged on the host.
 type arrival struct {
 	kind memest.Kind
 	on   xla.Placement
-	into *dtensor.Tensor // nil if staged
+	into *dtensor.Tensor // nil if staged, unless it replaces this one
 	to   *memory
 }
 
-// expect prepares to receive a tensor. The shape is that over all devices.
-func (p *play) expect(kind memest.Kind, full shapes.Shape, on xla.Placement) (a *arrival, err error) {
-	a = &arrival{kind: kind, on: on, to: &memory{}}
+// expect prepares to receive a tensor, in the place of an old one if that is not nil. The shape is that over all
+// devices.
+func (p *play) expect(kind memest.Kind, full shapes.Shape, on xla.Placement, old *dtensor.Tensor) (*arrival, error) {
+	a, err := &arrival{kind: kind, on: on, into: old, to: &memory{}}, error(nil)
 	if !p.reachable() {
 		return a, a.to.stage(tensors.FromShape(full))
 	}
-	if a.into, err = p.arrays.borrow(kind, full, on); err == nil {
+	if old == nil {
+		a.into, err = p.arrays.borrow(kind, full, on)
+	}
+	if err == nil {
 		a.to, err = p.memoryOf(a.into)
 	}
 	return a, err
@@ -124,10 +131,14 @@ func (p *play) expect(kind memest.Kind, full shapes.Shape, on xla.Placement) (a 
 
 // received returns the tensor once it has arrived.
 func (p *play) received(a *arrival) (*dtensor.Tensor, error) {
-	if a.into != nil {
+	if a.to.staged == nil {
 		return a.into, nil
 	}
-	return p.arrays.place(a.kind, a.to.staged, a.on)
+	t, err := p.place(a.to.staged, a.on)
+	if err == nil {
+		err = p.arrays.put(&a.into, a.kind, t)
+	}
+	return a.into, err
 }
 
 // globalShape returns the shape, over all devices, of an activation between blocks.
@@ -146,104 +157,98 @@ func (p *play) globalShape(local shapes.Shape) shapes.Shape {
 	return full
 }
 
-// background runs do on an operation's stream, after the operations whose results it uses. The rank calls end when it
-// waits for the operation.
+// background runs do after the operation before it on its stream, and after those whose results it uses. The rank calls
+// end when it waits for the operation.
 func (p *play) background(i int, op step.Op, kind string, do, end func() error) {
-	s := p.streams[op.Stream()]
-	if s == nil {
-		s = newStream(len(p.plan.Ranks[p.own.rank]))
-		p.streams[op.Stream()] = s
-	}
 	var before []<-chan struct{}
+	if last := p.streams[op.Stream()]; last != nil {
+		before = append(before, last)
+	}
 	for _, at := range p.flow.After[i] {
 		if u := p.begun[at]; u != nil {
 			before = append(before, u.done)
 		}
 	}
-	done, wait := s.add(func() error {
+	done, failed := make(chan struct{}), error(nil)
+	go func() {
+		defer close(done)
 		for _, d := range before {
 			<-d
 		}
-		if p.ctx.Err() != nil { // its operands may not be there, and peers would mistake its calls for earlier ones
-			return context.Cause(p.ctx)
+		// Without its operands, peers would mistake its calls for earlier ones.
+		if failed = context.Cause(p.ctx); failed != nil {
+			return
 		}
 		defer p.span(kind, p.plan.Text(op))()
-		err := caught(do)
-		if err != nil { // the rank may be waiting for something else, and nothing later may begin
-			p.cancel(p.within(op, err))
+		// The rank may be waiting for something else, and nothing later may begin.
+		if failed = caught(do); failed != nil {
+			p.cancel(p.within(op, failed))
 		}
-		return err
-	})
-	p.begun[i] = &underWay{done, wait, end}
+	}()
+	p.streams[op.Stream()] = done
+	p.begun[i] = &underWay{done, func() error { return failed }, end}
+}
+
+// caught returns a panic as an error, so that it fails the rank and not the process.
+func caught(do func() error) (err error) {
+	defer func() {
+		if thrown := recover(); thrown != nil {
+			err = fmt.Errorf("panic: %v\n%s", thrown, debug.Stack())
+		}
+	}()
+	return do()
 }
 
 // gatherUnit gathers a unit's parameters from the ranks' shards.
-func (p *play) gatherUnit(i int, op step.Op) error {
-	u := p.own.units[op.Unit]
-	g := p.groups[op.Axis]
-	fresh, cell := p.gradsOf(op.Unit), p.own.cellOf(op.Unit)
-	resident := p.flow.Resident[op.Unit]
-	own := func() *dtensor.Tensor { return fresh.fresh } // read late: the update may still compute it
-	if shard := p.cells[cell]; !resident {
-		own = func() *dtensor.Tensor { return shard }
-	}
-	full := shapes.Make(p.policy.Compute, u.cuts*p.shards, u.size)
-	on := p.own.unitPlacement(u, false)
-	v := step.Value{Held: step.Full, Unit: op.Unit}
-	var into *dtensor.Tensor
-	if resident {
-		into = p.cells[cell]
-	} else {
-		var err error
+func (p *play) gatherUnit(i int, op step.Op) (err error) {
+	u, grads, cell := p.own.units[op.Unit], p.gradsOf(op.Unit), p.own.cellOf(op.Unit)
+	full, on := shapes.Make(p.policy.Compute, u.cuts*p.shards, u.size), p.own.unitPlacement(u, false)
+	shard, resident := p.cells[cell], p.flow.Resident[op.Unit]
+	into, at := shard, &p.cells[cell]
+	if !resident {
 		if into, err = p.arrays.borrow(memest.Communication, full, on); err != nil {
 			return err
 		}
-		p.values[v] = []*dtensor.Tensor{into}
+		list := []*dtensor.Tensor{into}
+		p.values[step.Value{Held: step.Full, Unit: op.Unit}], at = list, &list[0]
+	}
+	a, err := p.expect(memest.Parameters, full, on, into)
+	if err != nil {
+		return err
 	}
 	p.traffic.sent[op.Axis] += full.ByteSize()
-	end := func() error {
-		if !resident {
-			return nil
-		}
-		err := p.arrays.release(fresh.fresh)
-		fresh.fresh = nil
-		return err
-	}
-	if p.reachable() {
-		p.background(i, op, trace.Gather, func() error { return p.call2(g, group.KindAllGather, own(), into) }, end)
-		return nil
-	}
-	var placed *dtensor.Tensor
 	p.background(i, op, trace.Gather, func() error {
-		from, err := merged(own())
-		if err != nil {
-			return err
+		if resident { // read late: the update may still compute it
+			shard = grads.fresh
 		}
-		all, err := gatherRows(p.ctx, g, from, u.cuts, full)
-		if err == nil {
-			placed, err = p.place(all, on)
+		return p.collect(p.groups[op.Axis], group.KindAllGather, shard, a, u)
+	}, func() (err error) {
+		if *at, err = p.received(a); err == nil && resident {
+			err = p.arrays.release(grads.fresh)
+			grads.fresh = nil
 		}
 		return err
-	}, func() error {
-		if resident {
-			return errors.Join(p.arrays.put(&p.cells[cell], memest.Parameters, placed), end())
-		}
-		return p.arrays.put(&p.values[v][0], memest.Communication, placed)
 	})
 	return nil
 }
 
-// call2 runs a collective on two arrays of the device.
-func (p *play) call2(g group.Group, kind group.Kind, in, out *dtensor.Tensor) error {
+// collect runs a collective on an array of a unit, with its result in a place. A rank's devices may have different
+// parts of the unit, and the group has rows of all of them.
+func (p *play) collect(g group.Group, kind group.Kind, in *dtensor.Tensor, a *arrival, u *unit) error {
 	from, err := p.memoryOf(in)
-	if err != nil {
-		return err
+	if err == nil && u.cuts > 1 && kind == group.KindReduceScatter {
+		var rows *tensors.Tensor
+		if rows, err = swapped(from.staged, u.cuts, p.shards); err == nil {
+			err = from.stage(rows)
+		}
 	}
-	to, err := p.memoryOf(out)
-	if err != nil {
-		return err
+	if err == nil {
+		err = g.Do(p.ctx, group.Call{Kind: kind, Type: from.kind, Op: group.Sum, In: from.buffer, Out: a.to.buffer})
 	}
-	return g.Do(p.ctx, group.Call{Kind: kind, Type: from.kind, Op: group.Sum, In: from.buffer, Out: to.buffer})
+	if err == nil && u.cuts > 1 && kind == group.KindAllGather {
+		a.to.staged, err = swapped(a.to.staged, g.Size(), u.cuts)
+	}
+	return err
 }
 
 // reduceUnit reduces a unit's gradients over the ranks: an all-reduce, or a reduce-scatter if the unit is sharded along
@@ -269,10 +274,11 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 	if hooked := p.hook != nil && !scatter; !hooked {
 		p.traffic.sent[op.Axis] += bytes
 	}
-	var shard *dtensor.Tensor // the result
-	if scatter && p.reachable() {
+	var shard *arrival
+	if scatter {
 		var err error
-		if shard, err = p.arrays.borrow(memest.Gradients, p.shardOf(u), p.own.unitPlacement(u, true)); err != nil {
+		full := shapes.Make(p.policy.Reduce, u.cuts*u.size) // over all of a rank's devices
+		if shard, err = p.expect(memest.Gradients, full, p.own.unitPlacement(u, true), nil); err != nil {
 			return err
 		}
 	}
@@ -283,14 +289,13 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 			from = g.reduced
 		}
 		var to *dtensor.Tensor
-		switch {
-		case scatter:
+		if !scatter {
+			to, err = p.addEach(op, u, from, &counts)
+		} else if err = p.collect(p.groups[op.Axis], group.KindReduceScatter, from, shard, u); err == nil {
+			to, err = p.received(shard)
+		}
+		if to != from {
 			used = from
-			to, err = p.scatter(p.groups[op.Axis], u, from, shard)
-		default:
-			if to, err = p.addEach(op, u, from, &counts); to != from {
-				used = from
-			}
 		}
 		if err != nil {
 			return err
@@ -306,34 +311,6 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 		return p.arrays.release(used, added)
 	})
 	return nil
-}
-
-// shardOf is the shape of a shard of a unit's gradients over all of a rank's devices.
-func (p *play) shardOf(u *unit) shapes.Shape { return shapes.Make(p.policy.Reduce, u.cuts*u.size) }
-
-// scatter reduce-scatters full gradients: into shard, or staged if that is nil.
-func (p *play) scatter(g group.Group, u *unit, full, shard *dtensor.Tensor) (*dtensor.Tensor, error) {
-	if shard != nil {
-		return shard, p.call2(g, group.KindReduceScatter, full, shard)
-	}
-	rows := u.cuts
-	host, err := merged(full)
-	if err == nil && rows > 1 {
-		host, err = swapped(host, rows, p.shards)
-	}
-	if err != nil {
-		return nil, err
-	}
-	in, out := &memory{}, &memory{}
-	staged := tensors.FromShape(p.shardOf(u))
-	if err := errors.Join(in.stage(host), out.stage(staged)); err != nil {
-		return nil, err
-	}
-	if err := g.Do(p.ctx, group.Call{Kind: group.KindReduceScatter, Type: in.kind, Op: group.Sum, In: in.buffer,
-		Out: out.buffer}); err != nil {
-		return nil, err
-	}
-	return p.arrays.place(memest.Gradients, staged, p.own.unitPlacement(u, true))
 }
 
 // addEach all-reduces gradients, in place if possible, or calls the hook and counts its bytes.
@@ -397,8 +374,7 @@ func (o *own) floats() (cells []int) {
 func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 	for _, k := range r.own.floats() {
 		m, err := &memory{}, error(nil)
-		there := r.host.get(slot{kind: cellSlot, number: k})
-		if there != nil {
+		if there := r.host.get(slot{kind: cellSlot, number: k}); there != nil {
 			err = m.stage(there)
 		} else {
 			m, err = r.memoryOf(r.cells[k])
@@ -407,7 +383,7 @@ func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 			err = g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: m.kind, Op: group.Mean, In: m.buffer,
 				Out: m.buffer})
 		}
-		if err == nil && m.staged != nil && there == nil {
+		if err == nil && m.staged != nil && m.on != nil {
 			var mean *dtensor.Tensor
 			if mean, err = r.place(m.staged, r.own.cells[k].on); err == nil {
 				err = r.arrays.put(&r.cells[k], r.own.cells[k].kind, mean)
@@ -418,4 +394,86 @@ func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 		}
 	}
 	return nil
+}
+
+// Hook replaces the all-reduce of a unit's gradients: PyTorch's communication hooks. Each rank has its own hook, which
+// may store data from step to step.
+type Hook interface {
+	// Reduce replaces this rank's gradients by the sum of all ranks' gradients or an approximation; all ranks must get
+	// the same bits. All ranks call it with the same units in the same order, one at a time. It may use the group as it
+	// likes.
+	Reduce(ctx context.Context, g group.Group, grads Gradients) error
+}
+
+// Server is a hook that also updates: its Reduce replaces the gradients by new parameters. It has the optimizer states,
+// and ranks have none; ranks need not hold the same bits. The loss of a step is that of a rank's own shard of the
+// batch, so ranks do not wait for each other.
+type Server interface {
+	Hook
+	// Begin takes the full state on the host, in the order of train.Recipe.State: at the start, and when a checkpoint
+	// is loaded. It is a collective call of a rank on a device. The server sends through the group of the first call,
+	// which counts its bytes.
+	Begin(ctx context.Context, g group.Group, device int, state []*tensors.Tensor) error
+	// Parts returns what the rank writes into the checkpoint of a step.
+	Parts(steps int) ([]checkpoint.Part, error)
+	// Close ends the communication. All ranks call it together, except one that has failed, which gives its error. Only
+	// the first call has an effect.
+	Close(failed error) error
+}
+
+// pulled is the optimizer of parameters that a server updates: it takes them from the place of the gradients.
+type pulled struct{}
+
+// Validate implements [optim.Optimizer].
+func (pulled) Validate() error { return nil }
+
+// States implements [optim.Optimizer].
+func (pulled) States(params.Spec, optim.Part) []optim.State { return nil }
+
+// Update implements [optim.Optimizer].
+func (pulled) Update(u optim.Update) (*graph.Node, []*graph.Node) {
+	return graph.ConvertDType(u.Grad, u.Param.DType()), nil
+}
+
+// Gradients are a rank's gradients of a unit, such as a bucket, in host memory.
+type Gradients struct {
+	Params  params.Tree // the parameters, in the order of Data and the type of its elements
+	Offsets []int       // where each one's gradient begins, in elements
+	Unit    int         // of the plan, from 0
+	Type    group.Type
+	Data    group.Buffer
+}
+
+// Float32 returns the gradients as a slice, without a copy, and an error if they have another type.
+func (g Gradients) Float32() ([]float32, error) {
+	if g.Type != group.Float32 {
+		return nil, fmt.Errorf("ddp: gradients are summed in %v, but the hook takes float32 only: "+
+			"set Recipe.Precision.Reduce", g.Type)
+	}
+	return unsafe.Slice((*float32)(g.Data.Data), g.Data.Len), nil
+}
+
+// counted is a hook's view of a group. It counts the bytes of each call, inputs or outputs, whichever are more;
+// receives do not count.
+type counted struct {
+	group.Group
+	bytes *atomic.Int64
+}
+
+func (c counted) count(call group.Call) {
+	if call.Kind != group.KindRecv {
+		c.bytes.Add(int64(max(call.In.Len, call.Out.Len) * call.Type.Size()))
+	}
+}
+
+// Do implements [group.Group].
+func (c counted) Do(ctx context.Context, call group.Call) error {
+	c.count(call)
+	return c.Group.Do(ctx, call)
+}
+
+// Start implements [group.Group].
+func (c counted) Start(ctx context.Context, call group.Call) *group.Pending {
+	c.count(call)
+	return c.Group.Start(ctx, call)
 }

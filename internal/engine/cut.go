@@ -177,7 +177,7 @@ func (p *play) beginShift(c *cutProgram, n int, x *dtensor.Tensor) (*exchange, e
 	if e.from, err = p.memoryOf(x); err != nil {
 		return nil, err
 	}
-	if e.arrival, err = p.expect(memest.Communication, x.Shape(), c.apart); err != nil {
+	if e.arrival, err = p.expect(memest.Communication, x.Shape(), c.apart, nil); err != nil {
 		return nil, errors.Join(err, p.arrays.release(e.into))
 	}
 	p.traffic.sent[shift.Axis] += x.Shape().ByteSize()

@@ -6,7 +6,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
@@ -132,4 +134,134 @@ func (d *devices) least(o *own, s *segment, sizes *sizes) (took time.Duration, e
 		}
 	}
 	return took, nil
+}
+
+// sizes are the shapes, on a device, of what is passed between segments.
+type sizes struct {
+	targets shapes.Shape
+	blocks  []blockSizes
+	idle    map[string]bool // parameters that the loss does not depend on
+}
+
+type blockSizes struct {
+	x                 shapes.Shape // its input
+	saved, forWeights []shapes.Shape
+	uses              []bool // by parameter, and for the input last: whether the output depends on it
+}
+
+// measure builds the graphs of the blocks to find the shapes of their results, for micro-batches with the given shapes
+// on a device. Blocks that share programs are built once.
+func (d *devices) measure(o *own, inputs, targets shapes.Shape, split bool) (*sizes, error) {
+	s := &sizes{targets: targets}
+	x := inputs
+	made := map[string]blockSizes{}
+	outs := map[string]shapes.Shape{}
+	programOf := o.model.SharedPrograms()
+	tree := o.passes.Model
+	for i, b := range tree.Blocks {
+		key := fmt.Sprint(programOf[i], x)
+		of, ok := made[key]
+		if !ok {
+			var in []shapes.Shape
+			for _, spec := range b.Params {
+				in = append(in, shapes.Make(o.policy.Compute, spec.Shape.Dimensions...))
+			}
+			n := len(in)
+			in = append(in, x)
+			if o.model.Noisy {
+				in = append(in, shapes.Make(dtypes.Int32), shapes.Make(dtypes.Uint32))
+			}
+			last := i == len(tree.Blocks)-1
+			if last {
+				in = append(in, targets)
+			}
+			operands := func(in []*graph.Node) (c chain.Operands, rest []*graph.Node) {
+				c.Weights, c.X, rest = in[:n], in[n], in[n+1:]
+				if o.model.Noisy {
+					c.Key, c.Row, rest = o.Recipe.Key(rest[0]), rest[1], rest[2:]
+				}
+				if last {
+					c.Targets, rest = rest[0], rest[1:]
+				}
+				return c, rest
+			}
+			var uses []bool
+			out, err := d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
+				o.onRing(in[0].Graph())
+				c, _ := operands(in)
+				y, saved := o.passes.Forward(i, c)
+				uses = reached(y, in[:n+1])
+				return append([]*graph.Node{y}, saved...)
+			}, in...)
+			if err != nil {
+				return nil, fmt.Errorf("engine: block %q, of an input of shape %s: %w", b.Name, x, err)
+			}
+			of = blockSizes{x: x, saved: out[1:], uses: uses}
+			outs[key] = out[0]
+			if split && i > 0 {
+				more := slices.Clone(of.saved)
+				if last {
+					for _, s := range o.policy.Scaling.States() {
+						more = append(more, s.Shape)
+					}
+				} else {
+					more = append(more, out[0])
+				}
+				if out, err = d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
+					o.onRing(in[0].Graph())
+					c, rest := operands(in)
+					saved, rest := rest[:len(of.saved)], rest[len(of.saved):]
+					var outGrad *graph.Node
+					scaling := rest
+					if !last {
+						outGrad, scaling = rest[0], nil
+					}
+					x, forWeights := o.passes.BackwardInput(i, c, saved, outGrad, scaling)
+					return append([]*graph.Node{x}, forWeights...)
+				}, append(in, more...)...); err != nil {
+					return nil, fmt.Errorf("engine: the gradient of block %q: %w", b.Name, err)
+				}
+				of.forWeights = out[1:]
+			}
+			made[key] = of
+		}
+		s.blocks = append(s.blocks, of)
+		x = outs[key]
+	}
+	s.idle = map[string]bool{}
+	needed := map[string]bool{}
+	for i, more := len(tree.Blocks)-1, true; i >= 0; i-- {
+		uses, list := s.blocks[i].uses, tree.Blocks[i].Params
+		for k, spec := range list {
+			if s.idle[spec.Name] = true; more && uses[k] {
+				needed[spec.Name] = true
+			}
+		}
+		more = more && uses[len(list)]
+	}
+	for name := range needed {
+		delete(s.idle, name)
+	}
+	return s, nil
+}
+
+// reached reports for each node whether from depends on it.
+func reached(from *graph.Node, nodes []*graph.Node) []bool {
+	seen := map[*graph.Node]bool{}
+	var visit func(n *graph.Node)
+	visit = func(n *graph.Node) {
+		if n == nil || seen[n] {
+			return
+		}
+		seen[n] = true
+		for _, in := range n.Inputs() {
+			visit(in)
+		}
+	}
+	visit(from)
+	all := make([]bool, len(nodes))
+	for i, n := range nodes {
+		all[i] = seen[n]
+	}
+	return all
 }

@@ -30,10 +30,10 @@ type play struct {
 	targets map[int]*dtensor.Tensor // by micro-batch
 	losses  []*dtensor.Tensor
 	metrics *dtensor.Tensor
-	storing map[step.Value]int // values that are copied to the host, and freed after that
-	begun   map[int]*underWay  // operations between ranks that are under way, by position
-	streams map[string]*stream
-	where   string // what the rank does, for errors
+	storing map[step.Value]int         // values that are copied to the host, and freed after that
+	begun   map[int]*underWay          // operations between ranks that are under way, by position
+	streams map[string]<-chan struct{} // closed when the last operation of each is done
+	where   string                     // what the rank does, for errors
 }
 
 // underWay is an operation beside the passes.
@@ -49,7 +49,7 @@ func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m tr
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	p := &play{Rank: r, prepared: of, ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
-		storing: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]*stream{},
+		storing: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]<-chan struct{}{},
 		where: fmt.Sprintf("rank %d", r.world.Rank())}
 	r.arrays.begin()
 	r.traffic = &traffic{calls: map[*xla.Program]int{}, ran: map[needs]bool{}, sent: map[string]int64{}}
@@ -348,8 +348,8 @@ func (p *play) finish(failed error) error {
 	for _, u := range p.begun {
 		<-u.done
 	}
-	for _, s := range p.streams {
-		s.close()
+	for _, last := range p.streams {
+		<-last
 	}
 	for _, t := range p.targets {
 		errs = append(errs, p.arrays.release(t))

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"iter"
 	"slices"
 	"sync/atomic"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // Rank is one of the ranks that train together. It is not safe for concurrent use.
@@ -265,4 +267,176 @@ func (r *Rank) Close() error {
 		r.Programs.Close()
 	}
 	return err
+}
+
+// microBatch is the examples that a rank computes with at once.
+type microBatch struct {
+	Inputs, Targets *tensors.Tensor
+	Row             uint32 // index of the first example in the batch of all ranks
+}
+
+// microBatches returns a rank's micro-batches of the batch of all ranks, of which the first rank has the first
+// examples. It returns an error if the examples cannot be divided evenly.
+func microBatches(inputs, targets *tensors.Tensor, rank, ranks, micro int) ([]microBatch, error) {
+	if inputs == nil || targets == nil {
+		return nil, errors.New("engine: the inputs or the targets are nil: give both")
+	}
+	if in, out := inputs.Shape(), targets.Shape(); in.Rank() == 0 || out.Rank() == 0 || in.Dim(0) != out.Dim(0) ||
+		in.Dim(0) == 0 {
+		return nil, fmt.Errorf("engine: inputs of shape %s and targets of shape %s: give both the same number of "+
+			"examples, along their first axis", in, out)
+	}
+	n := inputs.Shape().Dim(0)
+	if n%(ranks*micro) != 0 {
+		return nil, fmt.Errorf("engine: a batch of %d examples is not divisible by %d ranks with %d micro-batches "+
+			"each: make it a multiple of %d", n, ranks, micro, ranks*micro)
+	}
+	size := n / (ranks * micro)
+	all := make([]microBatch, micro)
+	for i := range all {
+		first := (rank*micro + i) * size
+		in, err := examples(inputs, first, size)
+		if err != nil {
+			return nil, err
+		}
+		out, err := examples(targets, first, size)
+		if err != nil {
+			return nil, err
+		}
+		all[i] = microBatch{in, out, uint32(first)}
+	}
+	return all, nil
+}
+
+// examples copies the examples of a batch from first on.
+func examples(t *tensors.Tensor, first, size int) (*tensors.Tensor, error) {
+	shape := t.Shape().Clone()
+	each := shape.Size() / shape.Dim(0)
+	shape.Dimensions[0] = size
+	part := tensors.FromShape(shape)
+	return part, moved(part, t, func(move func(to, from, n int)) { move(0, first*each, size*each) })
+}
+
+// Evaluate returns the mean loss over a batch, without noise, and changes nothing. Batches are as in [Rank.Step]. It is
+// a collective call. Errors make the rank unusable, as those of a step do.
+func (r *Rank) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error) {
+	if r.failed != nil {
+		return 0, r.failed
+	}
+	parts, err := r.parts(inputs, targets)
+	if err != nil {
+		return 0, err
+	}
+	if err := r.prepare(parts[0]); err != nil {
+		return 0, err
+	}
+	quiet := *r.common
+	quiet.model.Noisy = false
+	own := *r.own
+	own.common, own.passes.Model.Noisy = &quiet, false
+	own.passes.Keep = false // no backward pass, and without noise blocks need not have gradients
+	if r.evaluation == nil {
+		if r.evaluation, err = r.ready(&own, forwardOnly(r.Plans[0])); err != nil {
+			return 0, err
+		}
+	}
+	e := *r // with the same arrays
+	e.own = &own
+	m, err := e.step(ctx, r.evaluation, parts)
+	if err != nil {
+		return 0, r.fail(err)
+	}
+	return m.Loss, nil
+}
+
+// forwardOnly returns the forward passes of a plan, with their communication.
+func forwardOnly(p *step.Plan) *step.Plan {
+	q := p.Clone()
+	q.Weights, q.Every = step.Flush, q.Micro // all use the newest version
+	for r, list := range p.Ranks {
+		q.Ranks[r] = nil
+		for i, op := range list {
+			kind := op.Kind
+			if kind == step.Wait {
+				kind = op.Of
+			}
+			keep := kind == step.Forward || (kind == step.Send || kind == step.Recv) && op.What == step.Activation
+			if op.What == step.Parameters {
+				keep = op.Kind == step.Gather && forwards(p, slices.All(list[i+1:]), op.Unit) ||
+					op.Kind == step.Free && forwards(p, slices.Backward(list[:i]), op.Unit)
+			}
+			if keep {
+				q.Ranks[r] = append(q.Ranks[r], op)
+			}
+		}
+	}
+	return q
+}
+
+// forwards reports whether a forward pass uses a unit's parameters before they are gathered or freed.
+func forwards(p *step.Plan, list iter.Seq2[int, step.Op], unit int) bool {
+	for _, op := range list {
+		switch {
+		case op.Kind == step.Forward && slices.Contains(p.Blocks[op.Block].Units, unit):
+			return true
+		case (op.Kind == step.Gather || op.Kind == step.Free) && op.What == step.Parameters && op.Unit == unit:
+			return false
+		}
+	}
+	return false
+}
+
+// BetweenStages names, in [Rank.Traffic], activations and their gradients that are sent to other ranks.
+const BetweenStages = "pipe"
+
+// traffic is what a rank has sent in a step.
+type traffic struct {
+	calls map[*xla.Program]int // calls; their collectives are known once they are compiled
+	ran   map[needs]bool       // programs
+	sent  map[string]int64     // bytes to other ranks, by axis
+}
+
+// needs is a program that knows its memory.
+type needs interface{ Memory() (xla.Memory, error) }
+
+// temporary returns the largest temporary memory, on a device, of a program in the last step.
+func (t *traffic) temporary() (most int64) {
+	if t == nil {
+		return 0
+	}
+	for p := range t.ran {
+		if m, err := p.Memory(); err == nil { // else it is closed
+			most = max(most, m.Temporary)
+		}
+	}
+	return most
+}
+
+// Traffic returns the bytes that the rank sent in the last step, by axis. A collective counts as its inputs or outputs
+// on each device, whichever are larger: between the rank's own devices by the axes that xla.Program.CollectivesAlong
+// names, between ranks by the plan's axis. If a hook reduces gradients, its calls count. Messages between stages, of
+// all the rank's devices, are under [BetweenStages].
+func (r *Rank) Traffic() (map[string]int64, error) {
+	if r.failed != nil {
+		return nil, r.failed
+	}
+	all := map[string]int64{}
+	if r.traffic == nil {
+		return all, nil
+	}
+	for name, n := range r.traffic.sent {
+		all[name] += n
+	}
+	for p, calls := range r.traffic.calls {
+		along, err := p.CollectivesAlong()
+		if err != nil {
+			return nil, err
+		}
+		for axes, report := range along {
+			for _, t := range report {
+				all[axes] += int64(calls) * t.Bytes
+			}
+		}
+	}
+	return all, nil
 }
