@@ -6,3 +6,5 @@ var (
 	Viewed       = viewed
 	GatherRows   = gatherRows
 )
+
+type MicroBatch = microBatch

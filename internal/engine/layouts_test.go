@@ -3,9 +3,13 @@ package engine_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
 	"path/filepath"
+	"strings"
 	"testing"
+
+	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/engine"
@@ -13,7 +17,9 @@ import (
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
+	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/pipeline"
@@ -22,8 +28,6 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/zero"
-
-	"github.com/gomlx/gomlx/core/tensors"
 )
 
 // TestVersions trains in asynchronous pipelines: with one micro-batch per step as one device does; with more, each rank
@@ -276,3 +280,290 @@ func check(t *testing.T, err error) {
 }
 
 func near(a, b float64) bool { return math.Abs(a/b-1) < 1e-5 }
+
+// replicas is the plan of some ranks that have all parameters, and nothing that they do together yet.
+func replicas(m chain.Model, ranks, micro int) (*step.Plan, [][]int) {
+	p, members := engine.Serial(m, micro)
+	return p.Replicate(ranks, "replica"), members
+}
+
+// learn trains for some steps, and returns the parameters.
+func learn(t *testing.T, spec engine.Spec, steps, rows int) traintest.Named {
+	t.Helper()
+	run := start(t, devicetest.Open(t, 8), spec)
+	for i := range steps {
+		in, out := toy.Batch(i, rows)
+		_, err := run.Step(context.Background(), in, out)
+		check(t, err)
+	}
+	got, err := run.Params(context.Background())
+	check(t, err)
+	check(t, run.Close())
+	return got
+}
+
+// TestLocalSGD compares ranks that average their states at each third step with runs of one device that know nothing of
+// each other, whose states are averaged on the host.
+func TestLocalSGD(t *testing.T) {
+	const ranks, every, steps = 2, 3, 6
+	r := train.Recipe{Model: toy.Layers(3, false), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
+	m := r.Model.(chain.Model)
+	p, members := replicas(m, ranks, 1)
+	plans := ddp.Local(p, every, "replica")
+	for _, p := range plans {
+		check(t, p.Check())
+	}
+	got := learn(t, engine.Spec{Recipe: r, Plans: plans, Members: members}, steps, 4*ranks)
+
+	backend := devicetest.Open(t, 8)
+	var alone []*train.Run
+	for range ranks {
+		alone = append(alone, traintest.One(t, backend, r))
+	}
+	want := traintest.Named{}
+	for i := range steps {
+		in, out := toy.Batch(i, 4*ranks)
+		for k, one := range alone {
+			_, err := one.Step(rows(in, k, ranks), rows(out, k, ranks))
+			check(t, err)
+		}
+		if (i+1)%every != 0 {
+			continue
+		}
+		var states [][]*tensors.Tensor
+		for _, one := range alone {
+			s, err := one.State(0)
+			check(t, err)
+			states = append(states, s)
+		}
+		for e, s := range r.State() {
+			if s.Shape.DType.IsFloat() {
+				mean(t, states[0][e], states[1][e])
+			}
+		}
+		for k, s := range m.Params() {
+			want[s.Name] = states[0][k]
+		}
+		dir := t.TempDir()
+		_, err := r.Save(context.Background(), dir, states[0], nil, 0)
+		check(t, err)
+		for _, one := range alone {
+			check(t, one.Load(context.Background(), traintest.Last(t, dir)))
+		}
+	}
+	if off := traintest.Apart(t, want, got); !(off <= 16) {
+		t.Errorf("%g units apart", off)
+	}
+}
+
+// rows is a rank's shard of a batch.
+func rows(t *tensors.Tensor, rank, ranks int) *tensors.Tensor {
+	flat := tensors.MustCopyFlatData[float32](t)
+	n := len(flat) / ranks
+	return tensors.FromFlatDataAndDimensions(flat[rank*n:(rank+1)*n], t.Shape().Dim(0)/ranks, t.Shape().Dim(1))
+}
+
+// mean makes a the mean of a and b.
+func mean(t *testing.T, a, b *tensors.Tensor) {
+	t.Helper()
+	other := tensors.MustCopyFlatData[float32](b)
+	check(t, tensors.MutableFlatData(a, func(flat []float32) {
+		for i := range flat {
+			flat[i] = (flat[i] + other[i]) / 2
+		}
+	}))
+}
+
+// TestOffload trains with inputs of blocks, optimizer states, or both in host memory: the results are equal, a
+// checkpoint can be loaded, and states are on the device only for their update.
+func TestOffload(t *testing.T) {
+	r := train.Recipe{Model: toy.Layers(6, false), Optimizer: optim.AdamW(0.1)}
+	p, members := engine.Serial(r.Model.(chain.Model), 2)
+	p = recompute.Blocks(p)
+	want := learn(t, engine.Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members}, 3, 8)
+	for _, ahead := range []int{0, 1, 3} {
+		for name, q := range map[string]*step.Plan{"inputs": offload.Inputs(p, ahead), "states": offload.States(p,
+			ahead),
+			"both":    offload.Inputs(offload.States(p, ahead), ahead),
+			"at once": offload.UpdateAtOnce(p),
+			"updates": offload.Updates(p, ahead), "each update": offload.Updates(offload.UpdateAtOnce(p), ahead),
+			"all": offload.Inputs(offload.Updates(offload.UpdateAtOnce(p), ahead), ahead)} {
+			check(t, q.Check())
+			spec := engine.Spec{Recipe: r, Plans: []*step.Plan{q}, Members: members}
+			got := learn(t, spec, 3, 8)
+			if off := traintest.Apart(t, want, got); !(off <= 16) {
+				t.Errorf("%s, %d ahead: %g units apart", name, ahead, off)
+			}
+			run := start(t, devicetest.Open(t, 8), spec)
+			in, out := toy.Batch(0, 8)
+			_, err := run.Step(context.Background(), in, out)
+			check(t, err)
+			all := optim.States(r.Optimizer, r.Model.Params()).Bytes()
+			if most := run.Memory()[memest.Optimizer]; strings.Contains("states both", name) &&
+				(most == 0 || most > all*int64(1+2*ahead)/3) && ahead < 3 {
+				t.Errorf("%s, %d ahead: %d bytes of states on the device, of %d in all", name, ahead, most, all)
+			}
+			dir := t.TempDir()
+			check(t, run.Save(context.Background(), dir, nil, 0))
+			check(t, run.Load(context.Background(), traintest.Last(t, dir)))
+			_, err = run.Step(context.Background(), in, out)
+			check(t, err)
+			check(t, run.Close())
+		}
+	}
+}
+
+// TestPredicted compares the bytes that ranks of one device send and hold with the predictions of their plans.
+func TestPredicted(t *testing.T) {
+	backend := devicetest.Open(t, 8)
+	r := train.Recipe{Model: toy.Layers(6, false), Optimizer: optim.AdamW(1e-2)}
+	m := r.Model.(chain.Model)
+	// of a batch, of a layer, bytes of a float32, of a parameter that is not used
+	const rows, width, number, idle = 8, 6, 4, 20
+	for _, l := range layouts {
+		if l.devices > 1 {
+			continue
+		}
+		t.Run(fmt.Sprintf("%+v", l), func(t *testing.T) {
+			spec := l.plan(t, m)
+			spec.Recipe = r
+			p := spec.Plans[0]
+			s := step.Sizes{}
+			for u, unit := range p.Units {
+				shards, n := 1, 0
+				if unit.Shard != "" {
+					a, _ := p.Axis(unit.Shard)
+					shards = a.Size
+				}
+				for _, at := range spec.Members[u] {
+					n += (m.Params()[at].Size() + shards - 1) / shards * shards
+				}
+				full := int64(number * n)
+				s.Full, s.Sum = append(s.Full, full), append(s.Sum, full)
+				s.Reduced, s.Resident = append(s.Reduced, full/int64(shards)), append(s.Resident, full/int64(shards))
+				s.States = append(s.States, 2*full/int64(shards))
+			}
+			if l.zero == 0 && !l.host { // the loss does not depend on all of the first block
+				s.Sum[0] -= idle
+				s.Reduced[0] -= idle
+			}
+			copies := max(1, l.ranks/max(1, l.pipe))
+			s.Input = []int64{int64(number * width * rows / l.micro / copies)}
+			sent, err := p.Traffic(s)
+			check(t, err)
+			held, err := p.Memory(s)
+			check(t, err)
+			run := start(t, backend, spec)
+			in, out := toy.Batch(0, rows)
+			_, err = run.Step(context.Background(), in, out)
+			check(t, err)
+			got, err := run.Traffic()
+			check(t, err)
+			want, most := map[string]int64{}, step.Bytes{} // of the rank that has most
+			for i := range sent {
+				for axis, n := range sent[i] {
+					want[axis] = max(want[axis], n)
+				}
+				peak := held[i].Peak
+				most.Parameters, most.Gathered = max(most.Parameters, peak.Parameters),
+					max(most.Gathered, peak.Gathered)
+				most.States = max(most.States, peak.States)
+				most.Gradients = max(most.Gradients, peak.Gradients)
+			}
+			if !maps.Equal(got, want) {
+				t.Errorf("%v bytes are sent, the plan says %v", got, want)
+			}
+			for kind, n := range map[memest.Kind]int64{memest.Optimizer: most.States,
+				memest.Parameters: most.Parameters} {
+				if l.zero > 0 && l.zero < 3 && kind == memest.Parameters {
+					n = most.Gathered // what lies there between steps
+				}
+				if got := run.Memory()[kind]; got != n {
+					t.Errorf("%s: %d bytes are held, the plan says %d", kind, got, n)
+				}
+			}
+			// A rank alone has gradients inside of its one program, and what is staged is there twice for a while.
+			if got := run.Memory()[memest.Gradients]; got != most.Gradients && l.ranks > 1 && !l.staged {
+				t.Errorf("gradients: %d bytes are held, the plan says %d", got, most.Gradients)
+			}
+			if got := run.Memory()[memest.Communication]; l.zero == 3 && got != most.Gathered {
+				t.Errorf("%d bytes of gathered parameters, the plan says %d", got, most.Gathered)
+			}
+			check(t, run.Close())
+		})
+	}
+}
+
+// TestRefused has what the engine cannot play, with what its errors name.
+func TestRefused(t *testing.T) {
+	m := toy.Layers(3, false)
+	spec := func(change func(p *step.Plan)) engine.Spec {
+		p, members := replicas(m, 2, 1)
+		p.Inside(train.Axis, 2)
+		for u := range p.Units {
+			p.Units[u].Reduce = []string{train.Axis, "replica"}
+		}
+		change(p)
+		return engine.Spec{Recipe: train.Recipe{Model: m, Optimizer: optim.SGD(1)},
+			Plans:   []*step.Plan{ddp.Average(p, true, false)},
+			Members: members}
+	}
+	check(t, engine.Check(spec(func(*step.Plan) {})))
+	for name, c := range map[string]struct {
+		spec engine.Spec
+		says string
+	}{
+		"no plan": {engine.Spec{Recipe: train.Recipe{Model: m}}, "has no plans"},
+		"order": {spec(func(p *step.Plan) { p.Units[1].Reduce = []string{"replica", train.Axis} }),
+			`"replica", between ranks, before`},
+		"two axes": {spec(func(p *step.Plan) { p.Units[0].Shard, p.Units[1].Shard = train.Axis, "replica" }),
+			"along one axis"},
+		"no axis": {spec(func(p *step.Plan) { p.Units[0].Shard = "nowhere" }), `"nowhere"`},
+	} {
+		if err := engine.Check(c.spec); err == nil || !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %q in it", name, err, c.says)
+		}
+	}
+}
+
+// TestFaults makes a rank fail, panic, stall or be cancelled before a step, and in its first, middle and last call of a
+// group, in layouts with every kind of operation between ranks. All other ranks get an error that names it, later calls
+// say what to do, and nothing is left on the devices.
+func TestFaults(t *testing.T) {
+	backend := devicetest.Open(t, 8)
+	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}, Clip: 1}
+	for k, l := range []layout{
+		{ranks: 3, devices: 1, micro: 1, zero: 3, ahead: 1}, {ranks: 3, devices: 1, micro: 2, zero: 1},
+		{ranks: 3, devices: 1, micro: 3, pipe: 3, schedule: "1f1b"}, {ranks: 3, devices: 2, micro: 1},
+		{ranks: 3, devices: 1, micro: 1, zero: 2, host: true},
+	} {
+		spec := l.plan(t, r.Model.(chain.Model))
+		spec.Recipe = r
+		programs, err := engine.New(backend, spec)
+		check(t, err)
+		ranks := traintest.Ranks[*engine.Rank]{Size: l.ranks, Folder: t.TempDir(),
+			Batches: func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 12) },
+			Join: func(ctx context.Context, g group.Group) (*engine.Rank, error) {
+				return programs.Join(ctx, g, g.Rank()*l.devices)
+			},
+			Ask: func(r *engine.Rank) map[string]error {
+				ctx := context.Background()
+				_, params := r.Params(ctx)
+				_, traffic := r.Traffic()
+				in, out := toy.Batch(0, 12)
+				_, loss := r.Evaluate(ctx, in, out)
+				return map[string]error{"Params": params, "Traffic": traffic, "Evaluate": loss}
+			}}
+		leaks := devicetest.NoLeaks(t, backend)
+		t.Run(fmt.Sprintf("%+v", l), func(t *testing.T) {
+			for n, at := range []string{"before", "first", "middle", "last"} {
+				ranks.Play(t, traintest.Case{At: at, Fault: traintest.Faults[(k+n)%len(traintest.Faults)],
+					Victim: n % l.ranks})
+			}
+		})
+		programs.Close()
+		leaks()
+	}
+}
+
+func TestMain(m *testing.M) { devicetest.Main(m) }

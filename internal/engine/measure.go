@@ -2,6 +2,7 @@ package engine
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -100,10 +101,11 @@ func (d *devices) least(o *own, s *segment, sizes *sizes) (took time.Duration, e
 		}
 	}()
 	for n := range times + 1 { // the first run compiles
-		i := 0
+		var in []any
 		for _, x := range s.io.in {
 			on, all := o.lies(x, sizes)
 			for _, shape := range all {
+				i := len(in)
 				if n == 0 {
 					args = append(args, nil)
 				}
@@ -112,25 +114,16 @@ func (d *devices) least(o *own, s *segment, sizes *sizes) (took time.Duration, e
 						return 0, err
 					}
 				}
-				i++
+				in = append(in, args[i])
 			}
-		}
-		in := make([]any, len(args))
-		for i, t := range args {
-			in[i] = t
 		}
 		begin := time.Now()
 		out, err := s.program.Call(in...)
 		if d := time.Since(begin); n > 0 && (took == 0 || d < took) {
 			took = d
 		}
-		if err != nil {
+		if err := errors.Join(append(freeAll(out), err)...); err != nil {
 			return 0, err
-		}
-		for _, t := range out {
-			if err := t.FinalizeAll(); err != nil {
-				return 0, err
-			}
 		}
 	}
 	return took, nil
@@ -144,7 +137,7 @@ type sizes struct {
 }
 
 type blockSizes struct {
-	x                 shapes.Shape // its input
+	x, y              shapes.Shape // its input and output
 	saved, forWeights []shapes.Shape
 	uses              []bool // by parameter, and for the input last: whether the output depends on it
 }
@@ -152,116 +145,94 @@ type blockSizes struct {
 // measure builds the graphs of the blocks to find the shapes of their results, for micro-batches with the given shapes
 // on a device. Blocks that share programs are built once.
 func (d *devices) measure(o *own, inputs, targets shapes.Shape, split bool) (*sizes, error) {
-	s := &sizes{targets: targets}
-	x := inputs
-	made := map[string]blockSizes{}
-	outs := map[string]shapes.Shape{}
-	programOf := o.model.SharedPrograms()
+	s := &sizes{targets: targets, idle: map[string]bool{}}
+	x, made, programOf := inputs, map[string]blockSizes{}, o.model.SharedPrograms()
 	tree := o.passes.Model
-	for i, b := range tree.Blocks {
+	for i := range tree.Blocks {
 		key := fmt.Sprint(programOf[i], x)
 		of, ok := made[key]
 		if !ok {
-			var in []shapes.Shape
-			for _, spec := range b.Params {
-				in = append(in, shapes.Make(o.policy.Compute, spec.Shape.Dimensions...))
-			}
-			n := len(in)
-			in = append(in, x)
-			if o.model.Noisy {
-				in = append(in, shapes.Make(dtypes.Int32), shapes.Make(dtypes.Uint32))
-			}
-			last := i == len(tree.Blocks)-1
-			if last {
-				in = append(in, targets)
-			}
-			operands := func(in []*graph.Node) (c chain.Operands, rest []*graph.Node) {
-				c.Weights, c.X, rest = in[:n], in[n], in[n+1:]
-				if o.model.Noisy {
-					c.Key, c.Row, rest = o.Recipe.Key(rest[0]), rest[1], rest[2:]
-				}
-				if last {
-					c.Targets, rest = rest[0], rest[1:]
-				}
-				return c, rest
-			}
-			var uses []bool
-			out, err := d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
-				o.onRing(in[0].Graph())
-				c, _ := operands(in)
-				y, saved := o.passes.Forward(i, c)
-				uses = reached(y, in[:n+1])
-				return append([]*graph.Node{y}, saved...)
-			}, in...)
-			if err != nil {
-				return nil, fmt.Errorf("engine: block %q, of an input of shape %s: %w", b.Name, x, err)
-			}
-			of = blockSizes{x: x, saved: out[1:], uses: uses}
-			outs[key] = out[0]
-			if split && i > 0 {
-				more := slices.Clone(of.saved)
-				if last {
-					for _, s := range o.policy.Scaling.States() {
-						more = append(more, s.Shape)
-					}
-				} else {
-					more = append(more, out[0])
-				}
-				if out, err = d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
-					o.onRing(in[0].Graph())
-					c, rest := operands(in)
-					saved, rest := rest[:len(of.saved)], rest[len(of.saved):]
-					var outGrad *graph.Node
-					scaling := rest
-					if !last {
-						outGrad, scaling = rest[0], nil
-					}
-					x, forWeights := o.passes.BackwardInput(i, c, saved, outGrad, scaling)
-					return append([]*graph.Node{x}, forWeights...)
-				}, append(in, more...)...); err != nil {
-					return nil, fmt.Errorf("engine: the gradient of block %q: %w", b.Name, err)
-				}
-				of.forWeights = out[1:]
+			var err error
+			if of, err = d.measureBlock(o, i, x, targets, split); err != nil {
+				return nil, fmt.Errorf("engine: block %q, of an input of shape %s: %w", tree.Blocks[i].Name, x, err)
 			}
 			made[key] = of
 		}
 		s.blocks = append(s.blocks, of)
-		x = outs[key]
+		x = of.y
 	}
-	s.idle = map[string]bool{}
-	needed := map[string]bool{}
-	for i, more := len(tree.Blocks)-1, true; i >= 0; i-- {
-		uses, list := s.blocks[i].uses, tree.Blocks[i].Params
+	needed, more := map[string]bool{}, true
+	for i, of := range slices.Backward(s.blocks) {
+		list := tree.Blocks[i].Params
 		for k, spec := range list {
-			if s.idle[spec.Name] = true; more && uses[k] {
-				needed[spec.Name] = true
-			}
+			needed[spec.Name] = needed[spec.Name] || more && of.uses[k]
 		}
-		more = more && uses[len(list)]
+		more = more && of.uses[len(list)]
 	}
-	for name := range needed {
-		delete(s.idle, name)
+	for name, is := range needed {
+		if !is {
+			s.idle[name] = true
+		}
 	}
 	return s, nil
 }
 
+func (d *devices) measureBlock(o *own, i int, x, targets shapes.Shape, split bool) (of blockSizes, err error) {
+	var in []shapes.Shape
+	for _, spec := range o.passes.Model.Blocks[i].Params.As(o.policy.Compute) {
+		in = append(in, spec.Shape)
+	}
+	n, kept, last := len(in), 0, i == len(o.passes.Model.Blocks)-1
+	if in = append(in, x); o.model.Noisy {
+		in = append(in, shapes.Make(dtypes.Int32), shapes.Make(dtypes.Uint32))
+	}
+	if last {
+		in = append(in, targets)
+	}
+	out, err := d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
+		g := in[0].Graph()
+		o.onRing(g)
+		c := chain.Operands{Weights: in[:n], X: in[n]}
+		if o.model.Noisy {
+			c.Key, c.Row = o.Recipe.Key(in[n+1]), in[n+2]
+		}
+		if last {
+			c.Targets = in[len(in)-1]
+		}
+		y, saved := o.passes.Forward(i, c)
+		of.uses, kept = reached(y, in[:n+1]), len(saved)
+		out := append([]*graph.Node{y}, saved...)
+		if split && i > 0 {
+			var scaling []*graph.Node
+			for _, s := range o.policy.Scaling.States() {
+				scaling = append(scaling, graph.Zeros(g, s.Shape))
+			}
+			_, forWeights := o.passes.BackwardInput(i, c, saved, graph.ZerosLike(y), scaling)
+			out = append(out, forWeights...)
+		}
+		return out
+	}, in...)
+	if err == nil {
+		of.x, of.y, of.saved, of.forWeights = x, out[0], out[1:1+kept], out[1+kept:]
+	}
+	return of, err
+}
+
 // reached reports for each node whether from depends on it.
-func reached(from *graph.Node, nodes []*graph.Node) []bool {
-	seen := map[*graph.Node]bool{}
+func reached(from *graph.Node, nodes []*graph.Node) (all []bool) {
+	seen := map[*graph.Node]bool{nil: true}
 	var visit func(n *graph.Node)
 	visit = func(n *graph.Node) {
-		if n == nil || seen[n] {
-			return
-		}
-		seen[n] = true
-		for _, in := range n.Inputs() {
-			visit(in)
+		if !seen[n] {
+			seen[n] = true
+			for _, in := range n.Inputs() {
+				visit(in)
+			}
 		}
 	}
 	visit(from)
-	all := make([]bool, len(nodes))
-	for i, n := range nodes {
-		all[i] = seen[n]
+	for _, n := range nodes {
+		all = append(all, seen[n])
 	}
 	return all
 }

@@ -26,9 +26,7 @@ func TestViewed(t *testing.T) {
 		host := numbered(dtype, 2, 3)
 		contents := bytesOf(host)
 		x, err := devicetest.One().Put(host, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		kind, memory, err := engine.Viewed(x)
 		if err != nil || kind != want || memory.Len != 6 {
 			t.Errorf("%s: %v, %d elements, %v; want %v", dtype, kind, memory.Len, err, want)
@@ -44,9 +42,7 @@ func TestViewed(t *testing.T) {
 		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.Reshape(in[0], 6)}
 		}, x)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if got := bytesOf(out[0]); !slices.Equal(got, contents) {
 			t.Errorf("%s: a program sees %v, want what was written: %v", dtype, got, contents)
 		}
@@ -56,15 +52,11 @@ func TestViewed(t *testing.T) {
 func TestViewedRefused(t *testing.T) {
 	on := func(value any) *tensors.Tensor {
 		x, err := devicetest.One().Put(value, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		return x
 	}
 	gone := on([]float32{1})
-	if err := gone.FinalizeAll(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, gone.FinalizeAll())
 	for want, x := range map[string]*tensors.Tensor{
 		"a tensor of Int64: ranks can send float32": on([]int64{1}),
 		"a tensor of Bool: ranks can send float32":  on([]bool{true}),
@@ -96,6 +88,78 @@ func TestGatherRows(t *testing.T) {
 		})
 		if (err != nil) != gone {
 			t.Errorf("a rank is gone: %v; error %v", gone, err)
+		}
+	}
+}
+
+// numbered is a tensor whose bytes count up.
+func numbered(dtype dtypes.DType, dims ...int) *tensors.Tensor {
+	t := tensors.FromShape(shapes.Make(dtype, dims...))
+	if err := t.MutableBytes(func(data []byte) {
+		for i := range data {
+			data[i] = byte(i % 119)
+		}
+	}); err != nil {
+		panic(err)
+	}
+	return t
+}
+
+// bytesOf copies a tensor's contents.
+func bytesOf(t *tensors.Tensor) (data []byte) {
+	if err := t.ConstBytes(func(b []byte) { data = slices.Clone(b) }); err != nil {
+		panic(err)
+	}
+	return data
+}
+
+// TestMicroBatches checks that all ranks' micro-batches, concatenated, are the batch, in memory of their own.
+func TestMicroBatches(t *testing.T) {
+	for _, dtype := range []dtypes.DType{dtypes.Int32, dtypes.Bool, dtypes.Float64} {
+		for n := range 4 * 3 * 2 * 3 {
+			ranks, micro, size, tail := n%4+1, n/4%3+1, n/12%2+1, [][]int{{}, {3}, {2, 0}}[n/24]
+			inputs := numbered(dtype, append([]int{ranks * micro * size}, tail...)...)
+			targets := numbered(dtypes.Uint8, ranks*micro*size, 2)
+			wantIn, wantOut, row := bytesOf(inputs), bytesOf(targets), 0
+			var in, out []byte
+			var all []engine.MicroBatch
+			for r := range ranks {
+				parts, err := engine.MicroBatches(inputs, targets, r, ranks, 1, micro)
+				check(t, err)
+				all = append(all, parts...)
+			}
+			for _, whole := range []*tensors.Tensor{inputs, targets} {
+				check(t, whole.MutableBytes(func(data []byte) { clear(data) }))
+			}
+			for _, p := range all {
+				if dims := p.Inputs.Shape().Dimensions; !slices.Equal(dims, append([]int{size}, tail...)) ||
+					p.Inputs.DType() != dtype || int(p.Row) != row {
+					t.Errorf("inputs of shape %s from row %d, want %d from %d", p.Inputs.Shape(), p.Row, size, row)
+				}
+				in, out, row = append(in, bytesOf(p.Inputs)...), append(out, bytesOf(p.Targets)...), row+size
+			}
+			if len(all) != ranks*micro || !slices.Equal(in, wantIn) || !slices.Equal(out, wantOut) {
+				t.Errorf("%d ranks of %d micro-batches: the parts together are not the batch", ranks, micro)
+			}
+		}
+	}
+	good, scalar, none := numbered(dtypes.Int32, 6, 2), numbered(dtypes.Int32), numbered(dtypes.Int32, 0, 2)
+	for _, c := range []struct {
+		inputs, targets *tensors.Tensor
+		ranks, micro    int
+		want            string
+	}{
+		{nil, good, 1, 1, "the inputs or the targets are nil"}, {good, nil, 1, 1, "the inputs or the targets are nil"},
+		{good, numbered(dtypes.Int32, 5, 2), 1, 1, "give both the same number of examples"},
+		{scalar, scalar, 1, 1, "give both the same number"}, {good, scalar, 1, 1, "give both the same number"},
+		{none, none, 1, 1, "give both the same number of examples"},
+		{good, good, 4, 1, "a batch of 6 examples for 4 data-parallel devices with 1 micro-batches each: make it a " +
+			"multiple of 4"},
+		{good, good, 2, 2, "make it a multiple of 4"},
+	} {
+		parts, err := engine.MicroBatches(c.inputs, c.targets, 0, c.ranks, 1, c.micro)
+		if err == nil || !strings.HasPrefix(err.Error(), "engine: ") || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("%v, %v; want %q", parts, err, c.want)
 		}
 	}
 }

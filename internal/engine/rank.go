@@ -190,13 +190,7 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 // parts returns the rank's micro-batches of a batch, which the rank's devices divide further.
 func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
 	copies, at := r.own.replicas()
-	copies, at = copies/r.own.ring, at/r.own.ring
-	micro, devices := r.Plans[0].Micro, copies*r.Mesh[0].Size
-	if inputs != nil && inputs.Rank() > 0 && inputs.Shape().Dim(0)%(devices*micro) != 0 {
-		return nil, fmt.Errorf("engine: a batch of %d examples for %d data-parallel devices with %d micro-batches "+
-			"each: make it a multiple of %d", inputs.Shape().Dim(0), devices, micro, devices*micro)
-	}
-	return microBatches(inputs, targets, at, copies, micro)
+	return microBatches(inputs, targets, at/r.own.ring, copies/r.own.ring, r.Mesh[0].Size, r.Plans[0].Micro)
 }
 
 // Memory returns the peak memory of each kind, in bytes, that each device of the rank had in the last step, and as
@@ -276,8 +270,8 @@ type microBatch struct {
 }
 
 // microBatches returns a rank's micro-batches of the batch of all ranks, of which the first rank has the first
-// examples. It returns an error if the examples cannot be divided evenly.
-func microBatches(inputs, targets *tensors.Tensor, rank, ranks, micro int) ([]microBatch, error) {
+// examples. It returns an error if the examples cannot be divided evenly between all devices.
+func microBatches(inputs, targets *tensors.Tensor, rank, ranks, devices, micro int) ([]microBatch, error) {
 	if inputs == nil || targets == nil {
 		return nil, errors.New("engine: the inputs or the targets are nil: give both")
 	}
@@ -286,21 +280,17 @@ func microBatches(inputs, targets *tensors.Tensor, rank, ranks, micro int) ([]mi
 		return nil, fmt.Errorf("engine: inputs of shape %s and targets of shape %s: give both the same number of "+
 			"examples, along their first axis", in, out)
 	}
-	n := inputs.Shape().Dim(0)
-	if n%(ranks*micro) != 0 {
-		return nil, fmt.Errorf("engine: a batch of %d examples is not divisible by %d ranks with %d micro-batches "+
-			"each: make it a multiple of %d", n, ranks, micro, ranks*micro)
+	n, each := inputs.Shape().Dim(0), ranks*devices*micro
+	if n%each != 0 {
+		return nil, fmt.Errorf("engine: a batch of %d examples for %d data-parallel devices with %d micro-batches "+
+			"each: make it a multiple of %d", n, ranks*devices, micro, each)
 	}
-	size := n / (ranks * micro)
-	all := make([]microBatch, micro)
+	size, all := n/(ranks*micro), make([]microBatch, micro)
 	for i := range all {
 		first := (rank*micro + i) * size
 		in, err := examples(inputs, first, size)
-		if err != nil {
-			return nil, err
-		}
-		out, err := examples(targets, first, size)
-		if err != nil {
+		out, failed := examples(targets, first, size)
+		if err := errors.Join(err, failed); err != nil {
 			return nil, err
 		}
 		all[i] = microBatch{in, out, uint32(first)}
