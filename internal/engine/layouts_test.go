@@ -6,6 +6,7 @@ import (
 	"maps"
 	"math"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -30,58 +31,6 @@ import (
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// TestVersions trains in asynchronous pipelines: with one micro-batch per step as one device does; with more, each rank
-// stores as many versions of its parameters as the plan says, and the loss falls.
-func TestVersions(t *testing.T) {
-	backend := devicetest.Open(t, 8)
-	r := train.Recipe{Model: toy.Layers(3, false), Optimizer: optim.SGD(0.5)}
-	for _, kind := range []string{"pipedream", "pipedream-vertical", "pipedream-2bw"} {
-		l := layout{ranks: 3, devices: 1, micro: 6, pipe: 3, schedule: kind}
-		spec := l.plan(t, r.Model.(chain.Model))
-		spec.Recipe = r
-		run := start(t, backend, spec)
-		var losses []float64
-		for i := range 4 {
-			in, out := toy.Batch(i, 12)
-			m, err := run.Step(context.Background(), in, out)
-			check(t, err)
-			losses = append(losses, m.Loss)
-		}
-		if run.Steps() != 4 || !(losses[3] < losses[0]) {
-			t.Errorf("%s: %d steps, losses %v", kind, run.Steps(), losses)
-		}
-		check(t, run.Close())
-	}
-}
-
-// TestApart has schedules that split backward passes, and one that does not, give the same bits where all are made in
-// two parts.
-func TestApart(t *testing.T) {
-	backend := devicetest.Open(t, 8)
-	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1)}
-	var want traintest.Named
-	for _, kind := range []string{"1f1b", "gpipe", "zb-h1", "zb-h2"} {
-		l := layout{ranks: 2, devices: 1, micro: 4, pipe: 2, schedule: kind, apart: true}
-		spec := l.plan(t, r.Model.(chain.Model))
-		spec.Recipe = r
-		run := start(t, backend, spec)
-		for i := range 3 {
-			in, out := toy.Batch(i, 8)
-			_, err := run.Step(context.Background(), in, out)
-			check(t, err)
-		}
-		got, err := run.Params(context.Background())
-		check(t, err)
-		check(t, run.Close())
-		if want == nil {
-			want = got
-		}
-		if name := traintest.Differ(want, got); name != "" {
-			t.Errorf("%s: %s has other bits", kind, name)
-		}
-	}
-}
-
 // layout is one of the ways to train.
 type layout struct {
 	ranks, devices, micro int
@@ -92,8 +41,7 @@ type layout struct {
 	schedule              string // of a pipeline of ranks
 	pipe, chunks          int
 	recompute             string
-	apart                 bool
-	host                  bool // it updates
+	host                  string // what is there: "updates", "states", or "all": states and inputs
 }
 
 // layouts are the table of all tests here.
@@ -120,11 +68,13 @@ var layouts = []layout{
 		schedule: "1f1b", zero: 3},
 	{ranks: 2, devices: 2, micro: 2, pipe: 2, schedule: "zb-h1", zero: 2},
 	{ranks: 4, devices: 1, micro: 4, pipe: 2, schedule: "1f1b", zero: 3, ahead: 1, staged: true},
-	{ranks: 1, devices: 1, micro: 2, host: true, recompute: "blocks"}, {ranks: 2, devices: 1, micro: 1, host: true},
-	{ranks: 2, devices: 1, micro: 1, zero: 1, host: true}, {ranks: 2, devices: 1, micro: 2, zero: 3, ahead: 1,
-		host: true},
-	{ranks: 4, devices: 1, micro: 2, zero: 2, shard: 2, staged: true, host: true},
-	{ranks: 6, devices: 1, micro: 2, pipe: 3, schedule: "1f1b", zero: 1, host: true},
+	{ranks: 1, devices: 1, micro: 2, host: "updates", recompute: "blocks"}, {ranks: 2, devices: 1, micro: 1, host: "updates"},
+	{ranks: 2, devices: 1, micro: 1, zero: 1, host: "updates"}, {ranks: 2, devices: 1, micro: 2, zero: 3, ahead: 1,
+		host: "updates"},
+	{ranks: 4, devices: 1, micro: 2, zero: 2, shard: 2, staged: true, host: "updates"},
+	{ranks: 6, devices: 1, micro: 2, pipe: 3, schedule: "1f1b", zero: 1, host: "updates"},
+	{ranks: 1, devices: 1, micro: 2, host: "states", recompute: "blocks"},
+	{ranks: 2, devices: 1, micro: 1, host: "all", recompute: "blocks", ahead: 1},
 }
 
 // factors is which techniques a layout has.
@@ -180,11 +130,16 @@ func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 	} else {
 		p = ddp.Average(p, !l.late, false)
 	}
-	if l.host {
+	switch l.host {
+	case "updates":
 		p = offload.Updates(p, l.ahead)
+	case "states":
+		p = offload.States(p, l.ahead)
+	case "all":
+		p = offload.Inputs(offload.States(p, l.ahead), l.ahead)
 	}
 	spec.Plans = []*step.Plan{p}
-	spec.Staged, spec.Apart = l.staged, l.apart
+	spec.Staged = l.staged
 	if err := p.Check(); err != nil {
 		t.Fatal(err)
 	}
@@ -205,7 +160,8 @@ func TestLayouts(t *testing.T) {
 		want, metrics := traintest.Alone(t, backend, r, steps, batches)
 		before := "" // the folder of the layout before
 		for _, l := range systest.Pairwise(t, layouts, layout.factors) {
-			if l.pipe > 1 && len(r.Model.(chain.Model).Blocks) < l.pipe {
+			if l.pipe > 1 && len(r.Model.(chain.Model).Blocks) < l.pipe ||
+				r.Clip > 0 && (l.host == "states" || l.host == "all") { // which update before all gradients are there
 				continue
 			}
 			n++
@@ -374,52 +330,13 @@ func mean(t *testing.T, a, b *tensors.Tensor) {
 	}))
 }
 
-// TestOffload trains with inputs of blocks, optimizer states, or both in host memory: the results are equal, a
-// checkpoint can be loaded, and states are on the device only for their update.
-func TestOffload(t *testing.T) {
-	r := train.Recipe{Model: toy.Layers(6, false), Optimizer: optim.AdamW(0.1)}
-	p, members := engine.Serial(r.Model.(chain.Model), 2)
-	p = recompute.Blocks(p)
-	want := learn(t, engine.Spec{Recipe: r, Plans: []*step.Plan{p}, Members: members}, 3, 8)
-	for _, ahead := range []int{0, 1, 3} {
-		for name, q := range map[string]*step.Plan{"inputs": offload.Inputs(p, ahead), "states": offload.States(p,
-			ahead),
-			"both":    offload.Inputs(offload.States(p, ahead), ahead),
-			"at once": offload.UpdateAtOnce(p),
-			"updates": offload.Updates(p, ahead), "each update": offload.Updates(offload.UpdateAtOnce(p), ahead),
-			"all": offload.Inputs(offload.Updates(offload.UpdateAtOnce(p), ahead), ahead)} {
-			check(t, q.Check())
-			spec := engine.Spec{Recipe: r, Plans: []*step.Plan{q}, Members: members}
-			got := learn(t, spec, 3, 8)
-			if off := traintest.Apart(t, want, got); !(off <= 16) {
-				t.Errorf("%s, %d ahead: %g units apart", name, ahead, off)
-			}
-			run := start(t, devicetest.Open(t, 8), spec)
-			in, out := toy.Batch(0, 8)
-			_, err := run.Step(context.Background(), in, out)
-			check(t, err)
-			all := optim.States(r.Optimizer, r.Model.Params()).Bytes()
-			if most := run.Memory()[memest.Optimizer]; strings.Contains("states both", name) &&
-				(most == 0 || most > all*int64(1+2*ahead)/3) && ahead < 3 {
-				t.Errorf("%s, %d ahead: %d bytes of states on the device, of %d in all", name, ahead, most, all)
-			}
-			dir := t.TempDir()
-			check(t, run.Save(context.Background(), dir, nil, 0))
-			check(t, run.Load(context.Background(), traintest.Last(t, dir)))
-			_, err = run.Step(context.Background(), in, out)
-			check(t, err)
-			check(t, run.Close())
-		}
-	}
-}
-
 // TestPredicted compares the bytes that ranks of one device send and hold with the predictions of their plans.
 func TestPredicted(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	r := train.Recipe{Model: toy.Layers(6, false), Optimizer: optim.AdamW(1e-2)}
 	m := r.Model.(chain.Model)
-	// of a batch, of a layer, bytes of a float32, of a parameter that is not used
-	const rows, width, number, idle = 8, 6, 4, 20
+	// of a batch, of a layer, of an input, bytes of a float32, of a parameter that is not used
+	const rows, width, inputs, number, idle = 8, 6, 4, 4, 20
 	for _, l := range layouts {
 		if l.devices > 1 {
 			continue
@@ -443,12 +360,13 @@ func TestPredicted(t *testing.T) {
 				s.Reduced, s.Resident = append(s.Reduced, full/int64(shards)), append(s.Resident, full/int64(shards))
 				s.States = append(s.States, 2*full/int64(shards))
 			}
-			if l.zero == 0 && !l.host { // the loss does not depend on all of the first block
+			if l.zero == 0 && l.host != "updates" { // the loss does not depend on all of the first block
 				s.Sum[0] -= idle
 				s.Reduced[0] -= idle
 			}
 			copies := max(1, l.ranks/max(1, l.pipe))
-			s.Input = []int64{int64(number * width * rows / l.micro / copies)}
+			s.Input = slices.Repeat([]int64{int64(number * width * rows / l.micro / copies)}, len(p.Blocks))
+			s.Input[0] = s.Input[0] / width * inputs
 			sent, err := p.Traffic(s)
 			check(t, err)
 			held, err := p.Memory(s)
@@ -535,7 +453,7 @@ func TestFaults(t *testing.T) {
 	for k, l := range []layout{
 		{ranks: 3, devices: 1, micro: 1, zero: 3, ahead: 1}, {ranks: 3, devices: 1, micro: 2, zero: 1},
 		{ranks: 3, devices: 1, micro: 3, pipe: 3, schedule: "1f1b"}, {ranks: 3, devices: 2, micro: 1},
-		{ranks: 3, devices: 1, micro: 1, zero: 2, host: true},
+		{ranks: 3, devices: 1, micro: 1, zero: 2, host: "updates"},
 	} {
 		spec := l.plan(t, r.Model.(chain.Model))
 		spec.Recipe = r

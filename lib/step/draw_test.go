@@ -1,7 +1,6 @@
 package step
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"testing"
@@ -87,17 +86,6 @@ func TestDrawScale(t *testing.T) {
 				t.Errorf("rank %d starts before %d: %s", i, first, row)
 			}
 		}
-	}
-}
-
-// broken is a writer that takes nothing.
-type broken struct{}
-
-func (broken) Write([]byte) (int, error) { return 0, errors.New("full") }
-
-func TestDrawError(t *testing.T) {
-	if err := simulated(t, parsed(t, gpipe(1, 1)), Equal()).draw(broken{}); err == nil {
-		t.Error("no error of a writer that takes nothing")
 	}
 }
 
