@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -150,4 +151,54 @@ func Main(m *testing.M) {
 		CompileQuickly()
 	}
 	os.Exit(m.Run())
+}
+
+// WithBarriers is PureGo with what Node.Checkpoint is made of, which it lacks: barriers. As it runs one operation after
+// another as they are written, they need do nothing, and what is recomputed has the bits of the first time. What it
+// returns cannot be given to it again.
+var WithBarriers = sync.OnceValue(func() compute.Backend { return barrierBackend{PureGo()} })
+
+type (
+	barrierBackend  struct{ compute.Backend }
+	barrierBuilder  struct{ compute.Builder }
+	barrierFunction struct{ compute.Function }
+)
+
+func (b barrierBackend) Builder(name string) compute.Builder {
+	return barrierBuilder{b.Backend.Builder(name)}
+}
+
+func (b barrierBuilder) Main() compute.Function { return barrierFunction{b.Builder.Main()} }
+
+func (f barrierFunction) OptimizationBarrier(xs ...compute.Value) ([]compute.Value, error) {
+	same := make([]compute.Value, len(xs))
+	for i, x := range xs {
+		var err error
+		if same[i], err = f.Identity(x); err != nil {
+			return nil, err
+		}
+	}
+	return same, nil
+}
+
+func (f barrierFunction) SchedulingBarrier(x compute.Value, _ ...compute.Value) (compute.Value, error) {
+	return f.Identity(x)
+}
+
+// NoLeaks returns a function that fails the test unless all goroutines that were started since have ended and all
+// buffers that were made on the devices since are freed.
+func NoLeaks(t *testing.T, backend *xla.Backend) func() {
+	t.Helper()
+	runtime.GC()
+	ended, live := systest.NoLeaks(t), backend.Live()
+	return func() {
+		t.Helper()
+		ended()
+		for device, now := range backend.Live() { // numbers that programs were given wait for the garbage collector
+			if buffers, bytes := now.Buffers-live[device].Buffers,
+				now.Bytes-live[device].Bytes; bytes > 4*int64(buffers) {
+				t.Errorf("device %d has %d bytes in %d buffers more than before", device, bytes, buffers)
+			}
+		}
+	}
 }

@@ -148,12 +148,8 @@ func (a *arrays) begin() {
 func (a *arrays) peaks() map[memest.Kind]int64 {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	most := map[memest.Kind]int64{}
-	for kind, n := range a.most {
-		if n > 0 {
-			most[kind] = n
-		}
-	}
+	most := maps.Clone(a.most)
+	maps.DeleteFunc(most, func(_ memest.Kind, n int64) bool { return n <= 0 })
 	return most
 }
 

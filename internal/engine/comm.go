@@ -58,24 +58,10 @@ func (p *play) start(g group.Group, call group.Call) *group.Pending {
 	return pending
 }
 
-// messageOf returns the value that a message carries.
-func messageOf(op step.Op) step.Value {
-	v := step.Value{Held: step.Input, Block: op.Block, Micro: op.Micro}
-	switch {
-	case op.Kind == step.Send && op.What == step.Activation:
-		v.Block++
-	case op.Kind == step.Send:
-		v.Held, v.Block = step.OutGrad, op.Block-1
-	case op.What == step.Gradient:
-		v.Held = step.OutGrad
-	}
-	return v
-}
-
 func (p *play) send(i int, op step.Op) error {
-	v := p.values[messageOf(op)]
+	v := p.values[op.Message()]
 	if len(v) != 1 {
-		return fmt.Errorf("engine: %v is not there", messageOf(op))
+		return fmt.Errorf("engine: %v is not there", op.Message())
 	}
 	m, err := p.memoryOf(v[0])
 	if err != nil {
@@ -88,7 +74,7 @@ func (p *play) send(i int, op step.Op) error {
 }
 
 func (p *play) receive(i int, op step.Op) error {
-	v := messageOf(op)
+	v := op.Message()
 	on, shape := p.own.lies(slot{kind: valueSlot, value: v}, p.sizes)
 	a, err := p.expect(memest.Activations, p.globalShape(shape[0]), on, nil)
 	if err != nil {

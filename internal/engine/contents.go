@@ -55,7 +55,6 @@ func (p *play) forget(from int) error {
 
 // arg returns what is in a slot.
 func (p *play) arg(x slot, s *segment) ([]any, error) {
-	one := func(t *dtensor.Tensor, err error) ([]any, error) { return []any{t}, err }
 	switch x.kind {
 	case cellSlot:
 		if old := p.oldParams(s); old != nil && p.own.ofParameters(x) {
@@ -63,9 +62,10 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 		}
 		return []any{p.cells[x.number]}, nil
 	case sumSlot:
-		return one(p.sumOf(x))
+		t, err := p.sumOf(x)
+		return []any{t}, err
 	case freshSlot, reducedSlot:
-		return []any{*p.gradsIn(x)}, nil
+		return []any{*p.placeOf(x)}, nil
 	case touchedSlot:
 		where := make([]int32, len(s.io.touched))
 		for k, at := range s.io.touched {
@@ -120,15 +120,19 @@ func (p *play) factor() float32 {
 	return float32(1 / float64(p.own.summands()))
 }
 
-// gradsIn returns where the array of a slot of gradients or new parameters is stored; nil for other slots.
-func (p *play) gradsIn(x slot) **dtensor.Tensor {
+// placeOf returns where the array of a slot is stored; nil for slots of values, and those that the host gives.
+func (p *play) placeOf(x slot) **dtensor.Tensor {
 	switch x.kind {
+	case cellSlot:
+		return &p.cells[x.number]
 	case sumSlot:
 		return &p.gradsOf(x.number).sum
 	case reducedSlot:
 		return &p.gradsOf(x.number).reduced
 	case freshSlot:
 		return &p.gradsOf(x.number).fresh
+	case metricSlot:
+		return &p.metrics
 	}
 	return nil
 }
@@ -165,50 +169,32 @@ func (p *play) assign(s *segment, out []*dtensor.Tensor) error {
 		_, shapes := p.own.lies(x, p.sizes)
 		mine := out[:len(shapes):len(shapes)]
 		out = out[len(shapes):]
-		switch x.kind {
-		case cellSlot:
-			old := p.cells[x.number]
-			switch {
-			case s.keepsOld && p.own.ofParameters(x):
-				version := p.versions[s.to-1] - 1
-				p.old[version] = append(p.old[version], old)
-				p.arrays.add(memest.Parameters, mine[0])
-			case slices.Contains(s.io.donated, x):
-				p.arrays.changed(old, mine[0])
-			default:
-				p.arrays.changed(old, mine[0])
-				errs = append(errs, old.FinalizeAll())
-			}
-			p.cells[x.number] = mine[0]
-		case freshSlot:
-			p.arrays.add(memest.Communication, mine[0])
-			*p.gradsIn(x) = mine[0]
-		case sumSlot, reducedSlot:
-			at := p.gradsIn(x)
-			if *at != nil {
-				p.arrays.changed(*at, mine[0])
-			} else {
-				p.arrays.add(memest.Gradients, mine[0])
-			}
-			*at = mine[0]
-		case lossSlot:
+		at, kind := p.placeOf(x), p.own.kindOf(x)
+		if x.kind == freshSlot || x.value.Held == step.Full {
+			kind = memest.Communication
+		}
+		switch {
+		case x.kind == lossSlot:
 			p.arrays.add(batchKind, mine[0])
 			p.losses = append(p.losses, mine[0])
-		case metricSlot:
-			p.arrays.add(batchKind, mine[0])
-			p.metrics = mine[0]
-		default:
+		case at == nil:
 			errs = append(errs, p.arrays.release(p.values[x.value]...))
-			p.values[x.value] = mine
-			kind := memest.Activations
-			if x.value.Held == step.Full {
-				kind = memest.Communication
-			}
 			p.arrays.add(kind, mine...)
+			p.values[x.value] = mine
+		case s.keepsOld && p.own.ofParameters(x):
+			version := p.versions[s.to-1] - 1
+			p.old[version] = append(p.old[version], *at)
+			p.arrays.add(kind, mine[0])
+			*at = mine[0]
+		case *at != nil && slices.Contains(s.io.donated, x):
+			p.arrays.changed(*at, mine[0])
+			*at = mine[0]
+		default:
+			errs = append(errs, p.arrays.put(at, kind, mine[0]))
 		}
 	}
-	for _, x := range s.io.in { // frees what was used up
-		if at := p.gradsIn(x); at != nil && !slices.Contains(s.io.out, x) {
+	for _, x := range s.io.in { // frees gradients and new parameters that were used up
+		if at := p.placeOf(x); at != nil && x.kind != cellSlot && !slices.Contains(s.io.out, x) {
 			errs = append(errs, p.arrays.release(*at))
 			*at = nil
 		}
@@ -219,13 +205,5 @@ func (p *play) assign(s *segment, out []*dtensor.Tensor) error {
 			delete(p.targets, op.Micro)
 		}
 	}
-	return errors.Join(append(errs, freeAll(out)...)...)
-}
-
-// freeAll frees results that nothing uses.
-func freeAll(list []*dtensor.Tensor) (errs []error) {
-	for _, t := range list {
-		errs = append(errs, t.FinalizeAll())
-	}
-	return errs
+	return errors.Join(errs...)
 }

@@ -100,8 +100,7 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 	defer func() {
 		if err != nil {
 			p.cancel(err) // ends the shifts under way
-			out = slices.DeleteFunc(out, func(t *dtensor.Tensor) bool { return t == nil })
-			err, out = errors.Join(append([]error{err}, freeAll(out)...)...), nil
+			err, out = errors.Join(err, p.arrays.release(out...)), nil
 		}
 		for n, e := range begun {
 			if late := p.endShift(c, n, e, has); err == nil {

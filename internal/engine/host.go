@@ -296,11 +296,7 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 			if err != nil {
 				return err
 			}
-			at := &p.metrics
-			if x.kind == cellSlot {
-				at = &p.cells[x.number]
-			}
-			if err := p.arrays.put(at, batchKind, on); err != nil {
+			if err := p.arrays.put(p.placeOf(x), batchKind, on); err != nil {
 				return err
 			}
 		}

@@ -255,6 +255,8 @@ func (o *own) kindOf(x slot) memest.Kind {
 		return memest.Gradients
 	case freshSlot:
 		return memest.Parameters
+	case metricSlot:
+		return batchKind
 	}
 	return memest.Activations
 }

@@ -122,7 +122,10 @@ func (d *devices) least(o *own, s *segment, sizes *sizes) (took time.Duration, e
 		if d := time.Since(begin); n > 0 && (took == 0 || d < took) {
 			took = d
 		}
-		if err := errors.Join(append(freeAll(out), err)...); err != nil {
+		for _, t := range out {
+			err = errors.Join(err, t.FinalizeAll())
+		}
+		if err != nil {
 			return 0, err
 		}
 	}

@@ -26,6 +26,7 @@ type own struct {
 	update      train.Recipe  // with a model whose parameters are as an update takes them
 	units       map[int]*unit // by number in the plan
 	order       []int         // their numbers, ascending
+	all         []int         // the parameters' numbers
 	unitOf      []*unit       // by parameter
 	idle        map[int]bool  // parameters that the loss does not depend on, once these are known
 
@@ -58,7 +59,8 @@ func (c *common) newOwn(rank int) *own {
 	o.recipe.Model, o.update.Model, o.full = part, part, part.Params()
 	o.tree = c.partsOf(o.full).As(c.policy.Params)
 	all := c.model.Params()
-	for _, s := range o.full {
+	for i, s := range o.full {
+		o.all = append(o.all, i)
 		o.places, o.cuts = append(o.places, all.Index(s.Name)), append(o.cuts, c.cuts[s.Name])
 	}
 	local := c.model
@@ -173,11 +175,7 @@ func (o *own) updated(unit int) []int {
 	if unit >= 0 {
 		return slices.Concat(o.units[unit].members, o.units[unit].idle)
 	}
-	all := make([]int, len(o.full))
-	for i := range all {
-		all[i] = i
-	}
-	return all
+	return o.all
 }
 
 // listCounted sets which parameters this rank counts: those that no earlier rank has; shards count on all ranks of the

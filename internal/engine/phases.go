@@ -21,14 +21,8 @@ type phase struct {
 // sumOf is one of a function's sums: its position in the vectors of its phase.
 type sumOf struct{ phase, vector, offset, size int }
 
-// phasesOf finds a function's sums, in order, on a scratch graph. It returns an error for sums of other types than
-// float32, and if the function panics.
-func phasesOf(in []*graph.Node, fn summing) (all []sumOf, phases []phase, err error) {
-	defer func() {
-		if thrown := recover(); thrown != nil {
-			err = asError(thrown)
-		}
-	}()
+// phasesOf finds a function's sums, in order, on a scratch graph. It panics for sums of other types than float32.
+func phasesOf(in []*graph.Node, fn summing) (all []sumOf, phases []phase) {
 	g := in[0].Graph()
 	phaseOf := map[*graph.Node]int{} // the first phase after all sums that a node depends on
 	var needs func(n *graph.Node) int
@@ -64,23 +58,22 @@ func phasesOf(in []*graph.Node, fn summing) (all []sumOf, phases []phase, err er
 		all = append(all, s)
 		return sum
 	})
-	return all, phases, nil
+	return all, phases
 }
 
-// asError returns the error of a panic.
-func asError(thrown any) error {
-	if err, ok := thrown.(error); ok {
-		return err
-	}
-	return fmt.Errorf("%v", thrown)
-}
-
-// phaseFn returns the function that computes the vectors of a phase, from the inputs and the vectors of earlier phases.
+// phaseFn returns the function that computes the vectors of a phase, from the inputs and the vectors of earlier phases;
+// after the last phase, the function itself.
 func phaseFn(fn summing, all []sumOf, phases []phase, number, inputs int) func(in []*graph.Node) []*graph.Node {
-	return func(in []*graph.Node) []*graph.Node {
-		wanted := make([][]*graph.Node, len(phases[number].axes))
+	return func(in []*graph.Node) (out []*graph.Node) {
+		var wanted [][]*graph.Node
+		if number < len(phases) {
+			wanted = make([][]*graph.Node, len(phases[number].axes))
+		}
 		i := 0
-		fn(in[:inputs], func(x *graph.Node, _ string) *graph.Node {
+		out = fn(in[:inputs], func(x *graph.Node, _ string) *graph.Node {
+			if len(all) == 0 { // only one rank
+				return x
+			}
 			s := all[i]
 			i++
 			if s.phase < number {
@@ -91,25 +84,13 @@ func phaseFn(fn summing, all []sumOf, phases []phase, number, inputs int) func(i
 			}
 			return graph.ZerosLike(x) // no result depends on it
 		})
-		var out []*graph.Node
+		if number < len(phases) {
+			out = nil
+		}
 		for _, parts := range wanted {
 			out = append(out, concatenate(parts, 0))
 		}
 		return out
-	}
-}
-
-// finalFn returns the function that takes the inputs and all vectors.
-func finalFn(fn summing, all []sumOf, phases []phase, inputs int) func(in []*graph.Node) []*graph.Node {
-	return func(in []*graph.Node) []*graph.Node {
-		i := 0
-		return fn(in[:inputs], func(x *graph.Node, _ string) *graph.Node {
-			if len(all) == 0 { // only one rank
-				return x
-			}
-			i++
-			return sumFrom(all[i-1], phases, in[inputs:], x)
-		})
 	}
 }
 

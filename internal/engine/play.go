@@ -175,15 +175,9 @@ func (p *play) within(op step.Op, err error) error {
 	return fmt.Errorf("in a group of the ranks %v: %w", ranks, err)
 }
 
-// passOf returns the first pass of a segment, or its first operation if it has no passes.
-func (p *play) passOf(s *segment) step.Op {
-	list := p.plan.Ranks[p.own.rank][s.from:s.to]
-	return list[max(0, slices.IndexFunc(list, func(op step.Op) bool { return op.Kind.Pass() }))]
-}
-
 // compute runs a segment's program.
 func (p *play) compute(s *segment) error {
-	first := p.passOf(s)
+	first := firstPass(p.plan.Ranks[p.own.rank][s.from:s.to])
 	p.where = fmt.Sprintf("rank %d, in %s", p.world.Rank(), p.describe(first))
 	limit := cmp.Or(p.Timeout, group.DefaultTimeout)
 	_, cut := s.program.(*cutProgram)
@@ -280,7 +274,7 @@ func (p *play) invoke(s *segment, args []any) ([]*dtensor.Tensor, error) {
 		}
 	}
 	if cut, ok := s.program.(*cutProgram); ok {
-		return p.runCut(cut, p.plan.Text(p.passOf(s)), args)
+		return p.runCut(cut, p.plan.Text(firstPass(p.plan.Ranks[p.own.rank][s.from:s.to])), args)
 	}
 	return p.run(s.program, args...)
 }

@@ -1,7 +1,6 @@
 package engine
 
 import (
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -129,20 +128,13 @@ func isBlockPass(list []step.Op) bool {
 	return true
 }
 
-// between reports whether an operation is between ranks, or with the host.
+// between reports whether an operation is between ranks, or with the host, or waits for one.
 func (o *own) between(p *step.Plan, op step.Op) bool {
-	kind := op.Kind
-	if kind == step.Wait {
-		kind = op.Of
+	if op.Kind == step.Wait {
+		op.Kind = op.Of
 	}
-	switch kind {
-	case step.Send, step.Recv, step.Store, step.Fetch, step.HostUpdate:
-		return true
-	case step.Gather, step.Reduce:
-		a, _ := p.Axis(op.Axis)
-		return len(a.Groups) > 0
-	}
-	return false
+	a, ok := p.Axis(op.Axis)
+	return !op.Kind.Pass() && op.Kind != step.Free && (!ok || len(a.Groups) > 0)
 }
 
 // prepare makes the program of a segment. Summed are the parameters that have accumulated gradients before it.
@@ -187,12 +179,10 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 	n := len(in)
 	var all []sumOf
 	if ranks > 1 && updates(first.Kind) {
-		var failed error
-		_, err := d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
-			all, s.phases, failed = phasesOf(in, fn)
+		if _, err := d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
+			all, s.phases = phasesOf(in, fn)
 			return in[:1]
-		}, in...)
-		if err := errors.Join(failed, err); err != nil {
+		}, in...); err != nil {
 			return err
 		}
 	}
@@ -211,7 +201,7 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 		l.in = append(l.in, lay.out...)
 	}
 	var err error
-	full := finalFn(fn, all, s.phases, n)
+	full := phaseFn(fn, all, s.phases, len(s.phases), n)
 	if o.ring > 1 && !updates(first.Kind) {
 		s.program, err = d.compileCut(key, full, in, l, o.apart())
 	} else {
@@ -243,8 +233,7 @@ func (o *own) shapeOf(x slot, shape shapes.Shape, s *io) shapes.Shape {
 func (o *own) key(p *step.Plan, s *segment) string {
 	var b strings.Builder
 	list := p.Ranks[o.rank][s.from:s.to]
-	programOf := o.model.SharedPrograms()
-	micro := -1
+	programOf, first := o.model.SharedPrograms(), firstPass(list)
 	single := isBlockPass(list) && o.devices() == 1
 	if !single {
 		fmt.Fprint(&b, "rank ", o.rank, " ")
@@ -253,10 +242,7 @@ func (o *own) key(p *step.Plan, s *segment) string {
 		if op.Kind == step.Free {
 			continue
 		}
-		if op.Kind.Pass() && micro < 0 {
-			micro = op.Micro
-		}
-		if op.Micro -= micro; single && op.Kind.Pass() {
+		if op.Micro -= first.Micro; single && op.Kind.Pass() {
 			fmt.Fprintf(&b, "%c of %d", op.Kind, programOf[op.Block])
 			seen := map[int]int{}
 			for _, at := range o.blockParams[op.Block] {
@@ -279,35 +265,23 @@ func (o *own) key(p *step.Plan, s *segment) string {
 	for _, list := range [][]slot{s.io.in, s.io.out} {
 		fmt.Fprint(&b, " |")
 		for _, x := range list {
-			if x.number -= micro * o.ofMicro(x); single {
-				x.number = 0
-				x.value.Block -= firstBlock(p.Ranks[o.rank][s.from:s.to])
-				x.value.Unit = 0
+			if x.kind == targetSlot || x.kind == rowSlot || x.kind == lossSlot {
+				x.number -= first.Micro
 			}
-			x.value.Micro -= micro
+			if single {
+				x.number, x.value.Unit = 0, 0
+				x.value.Block -= first.Block
+			}
+			x.value.Micro -= first.Micro
 			fmt.Fprint(&b, " ", x)
 		}
 	}
 	return b.String()
 }
 
-// firstBlock returns the block of the first pass.
-func firstBlock(list []step.Op) int {
-	for _, op := range list {
-		if op.Kind.Pass() {
-			return op.Block
-		}
-	}
-	return 0
-}
-
-// ofMicro is 1 for slots whose number is a micro-batch.
-func (o *own) ofMicro(x slot) int {
-	switch x.kind {
-	case targetSlot, rowSlot, lossSlot:
-		return 1
-	}
-	return 0
+// firstPass returns the first pass of a segment, or its first operation if it has no passes.
+func firstPass(list []step.Op) step.Op {
+	return list[max(0, slices.IndexFunc(list, func(op step.Op) bool { return op.Kind.Pass() }))]
 }
 
 // prepared is a plan, cut into segments for a rank.

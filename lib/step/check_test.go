@@ -93,40 +93,35 @@ func TestCheckRandom(t *testing.T) {
 // TestCheckErrors checks that errors say where, and what is wrong.
 func TestCheckErrors(t *testing.T) {
 	const (
-		head = "schedule x stages=2 microbatches=2\n"
-		zero = "plan x blocks=1\naxis data size=2 groups=0-1\nunit 0 reduce=data shard=data\n"
-		two  = "plan x blocks=2\naxis data size=2 groups=0-1\nunits 0-1 reduce=data\n"
+		head    = "schedule x stages=2 microbatches=2\n"
+		sharded = "plan x blocks=1\naxis data size=2 groups=0-1\nunit 0 reduce=data shard=data\n"
+		two     = "plan x blocks=2\naxis data size=2 groups=0-1\nunits 0-1 reduce=data\n"
+		first   = "0F0 0F1 0B0 0B1 0U1"
+		second  = "1F0 1F1 1B0 1B1 1U1"
 	)
+	pipe := func(a, b string) string { return head + "rank 0: " + a + "\nrank 1: " + b }
+	zero := func(list string) string { return sharded + "ranks 0-1: " + list }
 	for _, c := range []struct{ text, want string }{
 		{"schedule x stages=2 microbatches=2", "no ranks"},
 		{head + "rank 0: 0F0", "1 operations are too few for 2 blocks and 2 micro-batches"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 2B1 1U1",
-			"rank 1, position 3, 2B1: block 2: the model has blocks 0 to 1"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F2 1B0 1B1 1U1",
-			"micro-batch 2: there are micro-batches 0 to 1"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1B1 1U1",
+		{pipe(first, "1F0 1F1 1B0 2B1 1U1"), "rank 1, position 3, 2B1: block 2: the model has blocks 0 to 1"},
+		{pipe(first, "1F0 1F2 1B0 1B1 1U1"), "micro-batch 2: there are micro-batches 0 to 1"},
+		{pipe(first, "1F0 1B0 1B1 1U1"),
 			"rank 1, position 2, 1B1: the rank has no forward pass of the micro-batch before it"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1U1",
-			"block 1 has no forward pass for micro-batch 1: add 1F1"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1U1",
-			"block 1 has no backward for micro-batch 1: add 1B1 to rank 1"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1I1 1U1",
-			"block 1 has no weight gradient for micro-batch 1: add 1W1"},
-		{head + "rank 0: 0F0 0F1 0F0 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1",
-			"position 2, 0F0: the rank has done that already"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1I0 1B1 1U1",
-			"1I0: the rank has done that already: remove one; use B, or I and W"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1W0 1I0 1B1 1U1",
-			"1W0: the rank has no input gradient of the micro-batch before it"},
+		{pipe(first, "1F0 1B0 1U1"), "block 1 has no forward pass for micro-batch 1: add 1F1"},
+		{pipe(first, "1F0 1F1 1B0 1U1"), "block 1 has no backward for micro-batch 1: add 1B1 to rank 1"},
+		{pipe(first, "1F0 1F1 1B0 1I1 1U1"), "block 1 has no weight gradient for micro-batch 1: add 1W1"},
+		{pipe("0F0 0F1 0F0 0B0 0B1 0U1", second), "position 2, 0F0: the rank has done that already"},
+		{pipe(first, "1F0 1F1 1B0 1I0 1B1 1U1"), "1I0: the rank has done that already: remove one; use B, or I and W"},
+		{pipe(first, "1F0 1F1 1W0 1I0 1B1 1U1"), "1W0: the rank has no input gradient of the micro-batch before it"},
 		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1U1\nrank 2: 1B1 1U1",
 			"block 1 has no backward for micro-batch 1: add 1B1 to rank 1"},
 		{head + "rank 0: 0F0 0F1 1F0 1F1 1B1 1B0 0B0 0B1 0U1 1U1",
 			"1B0: the block's gradient for micro-batch 1 came before"},
-		{head + "rank 0: 0F0 0F1 0B0 0U1 0B1\nrank 1: 1F0 1F1 1B0 1B1 1U1",
-			"0B1: the update of unit 0 that needs its gradient came before"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "rank 0 has no update 0U1"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U0\nrank 1: 1F0 1F1 1B0 1B1 1U1", "0U0: the next update of the unit is 0U1"},
-		{head + "rank 0: 0F0 0F1 0B0 0B1 0U1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "0U1: unit 0 has had its last update"},
+		{pipe("0F0 0F1 0B0 0U1 0B1", second), "0B1: the update of unit 0 that needs its gradient came before"},
+		{pipe("0F0 0F1 0B0 0B1", second), "rank 0 has no update 0U1"},
+		{pipe("0F0 0F1 0B0 0B1 0U0", second), "0U0: the next update of the unit is 0U1"},
+		{pipe("0F0 0F1 0B0 0B1 0U1 0U1", second), "0U1: unit 0 has had its last update"},
 		{head + "rank 0: 0F0 1F1 0F1 1F0 1B0 1B1 0B0 0B1 0U1 1U1",
 			"position 1, 1F1: it needs the input of block 1 for micro-batch 1"},
 		{"schedule x stages=1 microbatches=3 every=2\nrank 0: 0F0 0F1 0F2",
@@ -137,61 +132,59 @@ func TestCheckErrors(t *testing.T) {
 			"belongs to a later update than 0U0"},
 		{"schedule x stages=1 microbatches=3 every=1 weights=double\nrank 0: 0F0 0F1 0F2 0B0 0U0 0B1 0U1 0B2 0U2",
 			"rank 0, position 2, 0F2: it needs version 1 of the weights, and the rank has only version 0 by then"},
-		{head + "rank 0: 0F0 0B0 0F1 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1", "deadlock"},
-		{zero + "ranks 0-1: 0UNSHARD 0F0 0UNSHARD 0B0 0RESHARD 0REDUCE_GRAD 0U0",
+		{pipe("0F0 0B0 0F1 0B1 0U1", second), "deadlock"},
+		{zero("0UNSHARD 0F0 0UNSHARD 0B0 0RESHARD 0REDUCE_GRAD 0U0"),
 			"position 2, 0UNSHARD: the rank has gathered them already"},
-		{zero + "ranks 0-1: 0UNSHARD 0F0 0RESHARD 0B0 0REDUCE_GRAD 0U0",
+		{zero("0UNSHARD 0F0 0RESHARD 0B0 0REDUCE_GRAD 0U0"),
 			"rank 0, position 3, 0B0: it needs the gathered parameters of unit 0, which the rank does not have"},
-		{zero + "ranks 0-1: 0UNSHARD 0F0 0B0 0REDUCE_GRAD 0RESHARD 0RESHARD 0U0",
+		{zero("0UNSHARD 0F0 0B0 0REDUCE_GRAD 0RESHARD 0RESHARD 0U0"),
 			"position 5, 0RESHARD: it needs the gathered parameters"},
-		{zero + "ranks 0-1: 0UNSHARD 0F0 0B0 0REDUCE_GRAD 0U0",
+		{zero("0UNSHARD 0F0 0B0 0REDUCE_GRAD 0U0"),
 			"position 0, 0UNSHARD: the rank has gathered them already: free them at the end"},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0U0",
+		{zero("0F0 0B0 0REDUCE_GRAD 0U0"),
 			"ends with gathered parameters of unit 0 from before its update: gather them after"},
-		{zero + "ranks 0-1: 0F0 0B0 0U0 0UNSHARD", "position 2, 0U0: gradients are not reduced along all of [data]"},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0REDUCE_GRAD 0U0 0UNSHARD",
+		{zero("0F0 0B0 0U0 0UNSHARD"), "position 2, 0U0: gradients are not reduced along all of [data]"},
+		{zero("0F0 0B0 0REDUCE_GRAD 0REDUCE_GRAD 0U0 0UNSHARD"),
 			"position 3, 0REDUCE_GRAD: it needs the gradients of unit 0"},
-		{zero + "rank 0: 0F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD\nrank 1: 0F0 0B0 0U0 0UNSHARD",
+		{sharded + "rank 0: 0F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD\nrank 1: 0F0 0B0 0U0 0UNSHARD",
 			"rank 1, position 2, 0U0: gradients are not reduced"},
-		{zero + "ranks 0-1: 0F0 0STORE_F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD",
+		{zero("0F0 0STORE_F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD"),
 			"position 2, 0B0: it needs the input of block 0 for micro-batch 0"},
-		{zero + "ranks 0-1: 0F0 0B0 0STORE_F0 0REDUCE_GRAD 0U0 0UNSHARD",
+		{zero("0F0 0B0 0STORE_F0 0REDUCE_GRAD 0U0 0UNSHARD"),
 			"0STORE_F0: nothing uses the input of block 0 for micro-batch 0 in host memory after it"},
-		{zero + "ranks 0-1: 0F0 0B0 0R0 0REDUCE_GRAD 0U0 0UNSHARD",
-			"0R0: nothing uses the saved activations of block 0"},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0FETCH_GRAD 0FETCH_STATE 0U0 0UNSHARD",
-			"does not move them back"},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0HOST_U0 0FETCH_PARAM 0UNSHARD",
+		{zero("0F0 0B0 0R0 0REDUCE_GRAD 0U0 0UNSHARD"), "0R0: nothing uses the saved activations of block 0"},
+		{zero("0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0FETCH_GRAD 0FETCH_STATE 0U0 0UNSHARD"), "does not move them back"},
+		{zero("0F0 0B0 0REDUCE_GRAD 0HOST_U0 0FETCH_PARAM 0UNSHARD"),
 			"position 3, 0HOST_U0: it needs the reduced gradients of unit 0 in host memory"},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0 0UNSHARD 0FETCH_PARAM",
+		{zero("0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0 0UNSHARD 0FETCH_PARAM"),
 			"position 5, 0UNSHARD: it needs the new parameters of unit 0, which is in host memory"},
-		{strings.Replace(zero, " shard=data", "", 1) + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0",
+		{strings.Replace(sharded, " shard=data", "", 1) + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0",
 			"rank 0 leaves the new parameters of unit 0 in host memory: fetch them"},
-		{strings.Replace(zero, "blocks=1", "blocks=1 microbatches=2", 1) + "ranks 0-1: 0F0 0F1 0B0 0REDUCE_GRAD 0B1 " +
-			"0STORE_GRAD 0REDUCE_GRAD 0STORE_GRAD 0HOST_U1 0FETCH_PARAM 0UNSHARD",
+		{strings.Replace(sharded, "blocks=1", "blocks=1 microbatches=2", 1) + "ranks 0-1: 0F0 0F1 0B0 0REDUCE_GRAD " +
+			"0B1 0STORE_GRAD 0REDUCE_GRAD 0STORE_GRAD 0HOST_U1 0FETCH_PARAM 0UNSHARD",
 			"position 5, 0STORE_GRAD: nothing uses the reduced gradients of unit 0 in host memory after it"},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0 AVERAGE 0FETCH_PARAM 0UNSHARD",
+		{zero("0F0 0B0 0REDUCE_GRAD 0STORE_GRAD 0HOST_U0 AVERAGE 0FETCH_PARAM 0UNSHARD"),
 			"position 5, AVERAGE: it needs the new parameters of unit 0, which is in host memory"},
-		{head + "rank 0: 0F0 0F1 0B0 0STORE_GRAD 0B1 0HOST_U1 0FETCH_PARAM\nrank 1: 1F0 1F1 1B0 1B1 1U1",
+		{pipe("0F0 0F1 0B0 0STORE_GRAD 0B1 0HOST_U1 0FETCH_PARAM", second),
 			"0B1: the gradients of unit 0 are in host memory: store them after this"},
 		{"schedule x stages=1 microbatches=2 every=1 weights=stash\nrank 0: 0F0 0B0 0STORE_GRAD 0HOST_U0 " +
 			"0FETCH_PARAM 0F1 0B1 0U1",
 			`0HOST_U0: with weights "stash"`},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD WAIT_0UNSHARD 0U0 0UNSHARD",
+		{zero("0F0 0B0 0REDUCE_GRAD WAIT_0UNSHARD 0U0 0UNSHARD"),
 			"WAIT_0UNSHARD: it waits for an operation that has not begun"},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD@own 0U0 0UNSHARD", `axis "own": the plan has no such axis`},
-		{zero + "ranks 0-1: 0F0 0B0 0REDUCE_GRAD 1U0 0UNSHARD", "unit 1: there are units 0 to 0"},
-		{strings.Replace(zero, "groups=0-1", "groups=0|1", 1) + "ranks 0-1: 0F0",
+		{zero("0F0 0B0 0REDUCE_GRAD@own 0U0 0UNSHARD"), `axis "own": the plan has no such axis`},
+		{zero("0F0 0B0 0REDUCE_GRAD 1U0 0UNSHARD"), "unit 1: there are units 0 to 0"},
+		{strings.Replace(sharded, "groups=0-1", "groups=0|1", 1) + "ranks 0-1: 0F0",
 			"a group of 1 ranks, want its size, 2"},
-		{strings.Replace(zero, "groups=0-1", "groups=0,0", 1) + "ranks 0-1: 0F0", "rank 0 is in two groups"},
-		{strings.Replace(zero, "shard=data", "shard=own", 1) + "ranks 0-1: 0F0", "unit 0 is sharded along"},
-		{zero + "ranks 0-2: 0F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD",
+		{strings.Replace(sharded, "groups=0-1", "groups=0,0", 1) + "ranks 0-1: 0F0", "rank 0 is in two groups"},
+		{strings.Replace(sharded, "shard=data", "shard=own", 1) + "ranks 0-1: 0F0", "unit 0 is sharded along"},
+		{sharded + "ranks 0-2: 0F0 0B0 0REDUCE_GRAD 0U0 0UNSHARD",
 			"unit 0 is on ranks 0-2, and along [data] rank 0 gets the gradients of ranks 0-1"},
 		{two + "rank 0: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD U0\nrank 1: 0F0 1F0 1B0 0B0 0REDUCE_GRAD " +
 			"1REDUCE_GRAD U0",
 			"rank 0, position 3, 1REDUCE_GRAD: the other side has 0REDUCE_GRAD (rank 1, position 4) in its place"},
-		{two + "rank 0: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD 0AVERAGE U0\nrank 1: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 " +
-			"0REDUCE_GRAD U0",
+		{two + "rank 0: 0F0 1F0 1B0 1REDUCE_GRAD 0B0 0REDUCE_GRAD 0AVERAGE U0\nrank 1: 0F0 1F0 1B0 1REDUCE_GRAD " +
+			"0B0 0REDUCE_GRAD U0",
 			"rank 0, position 6, 0AVERAGE: the other side has nothing in its place"},
 		{two + "rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 U0\nrank 1: 1RECV_F0 1F0 1B0 1SEND_B0 U0",
 			"unit 0 is on ranks 0, and along [data] rank 0"},
@@ -259,5 +252,225 @@ func TestAverageWaits(t *testing.T) {
 	}
 	if want := []int{0, 1, 5, 5, 5, 6}; !slices.Equal(flow.Done, want) || !slices.Equal(flow.After[5], []int{4}) {
 		t.Errorf("done at %v, after %v: want %v, and the average after the fetch", flow.Done, flow.After, want)
+	}
+}
+
+// TestWaits: waiting for sends changes no times, at any costs.
+func TestWaits(t *testing.T) {
+	random := rand.New(rand.NewPCG(15, 16))
+	waits := 0
+	for range 600 {
+		p := randomSchedule(random)
+		q, err := p.WithMessages()
+		if err != nil {
+			t.Fatal(err)
+		}
+		without := *q
+		without.Ranks = slices.Clone(q.Ranks)
+		for r, list := range q.Ranks {
+			without.Ranks[r] = slices.DeleteFunc(slices.Clone(list), func(op Op) bool { return op.Kind == Wait })
+			waits += len(list) - len(without.Ranks[r])
+		}
+		c := randomCosts(random, len(p.Blocks))
+		if got, want := simulated(t, q, c), simulated(t, &without, c); !reflect.DeepEqual(got.Spans, want.Spans) {
+			t.Fatalf("%v%vwithout waits\n%v", q, got, want)
+		}
+	}
+	if waits < 500 {
+		t.Errorf("%d waits: the test needs more", waits)
+	}
+}
+
+// TestMessages: messages do not change the rest of a list; a Send follows the pass that makes its value, and a Recv
+// begins one pass before the pass that needs it, or earlier for a later message of the same rank.
+func TestMessages(t *testing.T) {
+	random := rand.New(rand.NewPCG(17, 18))
+	for range 600 {
+		p := randomSchedule(random)
+		q, err := p.WithMessages()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for r, list := range q.Ranks {
+			passes := slices.DeleteFunc(slices.Clone(list), func(op Op) bool { return !op.Kind.Pass() })
+			if !slices.Equal(passes, p.Ranks[r]) {
+				t.Fatalf("%vrank %d becomes\n%v", p, r, q)
+			}
+			begun := 0 // passes
+			for i, op := range list {
+				if op.Kind.Pass() {
+					begun++
+				}
+				if op.Kind == Send && !slices.ContainsFunc(list[max(0, i-1):i],
+					func(o Op) bool { return o.Micro == op.Micro && o.Block == op.Block }) {
+					t.Fatalf("rank %d, position %d: %v is not behind its pass\n%v", r, i, q.Text(op), q)
+				}
+				if op.Kind == Recv && !slices.ContainsFunc(q.Ranks[r][i:], func(later Op) bool {
+					need := firstUse(passes, later)
+					return later.Kind == Recv && later.Peer == op.Peer && need >= 0 && need <= begun+1
+				}) {
+					t.Fatalf("rank %d, position %d: %v is begun early\n%v", r, i, q.Text(op), q)
+				}
+			}
+		}
+	}
+}
+
+// firstUse returns the pass that needs a received value.
+func firstUse(passes []Op, recv Op) int {
+	return slices.IndexFunc(passes, func(op Op) bool {
+		return op.Block == recv.Block && op.Micro == recv.Micro && (op.Kind == Forward) == (recv.What == Activation) &&
+			op.Kind != WeightGrad && op.Kind != Update
+	})
+}
+
+func TestWithMessagesRefused(t *testing.T) {
+	p := parsed(t, small)
+	q, err := p.WithMessages()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := q.WithMessages(); err == nil || !strings.Contains(err.Error(), "has messages already") {
+		t.Errorf("messages twice: %v", err)
+	}
+	p.Ranks[0] = p.Ranks[0][1:]
+	if _, err := p.WithMessages(); err == nil ||
+		!strings.Contains(err.Error(), "no forward pass of the micro-batch before it") {
+		t.Errorf("a pass less: %v", err)
+	}
+}
+
+// TestManyOwners has each micro-batch on a rank of its own, and a reduce between all.
+func TestManyOwners(t *testing.T) {
+	const ranks = 300
+	p := &Plan{Name: "data parallel", Micro: ranks, Every: ranks, Weights: Flush}
+	p.Blocks, p.Units = Blocks(1)
+	for r := range ranks {
+		p.Ranks = append(p.Ranks, []Op{{Kind: Forward, Micro: r}, {Kind: Backward, Micro: r},
+			{Kind: Update, Micro: ranks - 1}})
+	}
+	if err := p.Check(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestVersionsErrors(t *testing.T) {
+	// Rank 1 has not made the version that rank 0 used for micro-batch 1.
+	p := parsed(t, "schedule x stages=2 microbatches=2 every=1 weights=vertical\n"+
+		"rank 0: 0F0 0B0 0U0 0F1 0B1 0U1\nrank 1: 1F0 1B0 1F1 1U0 1B1 1U1")
+	const want = "rank 1, position 2, 1F1: it needs version 1 of the weights, and the rank has only version 0"
+	_, versions := p.Versions()
+	_, kept := p.WeightVersions()
+	for _, err := range []error{p.Check(), versions, kept} {
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, want %q", err, want)
+		}
+	}
+}
+
+// TestMemoryRandom counts what random plans hold a second time, value by value.
+func TestMemoryRandom(t *testing.T) {
+	random := rand.New(rand.NewPCG(13, 14))
+	for range 500 {
+		p := randomPlan(random)
+		list := func() (sizes []int64) {
+			for range p.Blocks { // and units, which are as many
+				sizes = append(sizes, 1+random.Int64N(9))
+			}
+			return sizes
+		}
+		s := Sizes{Input: list(), Saved: list(), ForWeightGrad: list(), Full: list(), Sum: list(), Reduced: list()}
+		memory, err := p.Memory(s)
+		if err != nil {
+			t.Fatalf("%v%v", p, err)
+		}
+		for r, ops := range p.Ranks {
+			flow, err := p.Flow(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			held := map[Value]int{}
+			for u := range flow.Resident {
+				held[Value{Held: Full, Unit: u}]++
+			}
+			for i, op := range ops {
+				for _, v := range flow.Makes[i] {
+					if !slices.Contains(flow.Unmade[i], v) {
+						held[v]++
+					}
+				}
+				var bytes, reduced int64
+				for v, n := range held {
+					if v.Held == Reduced { // may be in the place of the sum
+						reduced += int64(n) * s.of(v)
+					} else if !v.Host {
+						bytes += int64(n) * s.of(v)
+					}
+				}
+				for j, op := range ops[:i+1] { // one under way may have an array of its own
+					if op.Kind == Reduce && flow.Done[j] >= i {
+						reduced += s.of(Value{Held: Reduced, Unit: op.Unit})
+					}
+				}
+				if got := memory[r].Levels[i]; got.Total() > bytes+reduced || got.Total() < bytes {
+					t.Fatalf("%vrank %d, position %d, %v: %+v are %d bytes, want %d to %d", p, r, i, p.Text(op), got,
+						got.Total(), bytes, bytes+reduced)
+				}
+				for _, v := range flow.Ends[i] {
+					if !slices.Contains(flow.Unmade[i], v) {
+						held[v]--
+					}
+				}
+			}
+		}
+	}
+}
+
+// TestMemory compares a step of ZeRO-3 with a count by hand.
+func TestMemory(t *testing.T) {
+	p := parsed(t, good[2])
+	s := Sizes{Input: []int64{1}, Saved: []int64{10}, Full: []int64{100}, Sum: []int64{100}, Reduced: []int64{25},
+		Resident: []int64{50}, States: []int64{200}}
+	memory, err := p.Memory(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var gathered []int64
+	for _, b := range memory[3].Levels {
+		gathered = append(gathered, b.Gathered)
+	}
+	want := []int64{100, 200, 200, 200, 100, 200, 200, 200, 100, 100, 100, 0, 0}
+	if !reflect.DeepEqual(gathered, want) {
+		t.Errorf("gathered are %v, want %v", gathered, want)
+	}
+	if m := memory[0]; m.Peak.Parameters != 100 || m.Peak.States != 400 || m.Levels[0].Activations != 0 ||
+		m.Levels[m.At].Total() != m.Total {
+		t.Errorf("%+v", m)
+	}
+	if _, err := p.Memory(Sizes{Saved: []int64{1, 2, 3}}); err == nil ||
+		!strings.Contains(err.Error(), "3 values for 2") {
+		t.Errorf("three values for two blocks: %v", err)
+	}
+	traffic, err := p.Traffic(s)
+	if want := "map[data:500]"; err != nil || fmt.Sprint(traffic[2]) != want { // three gathers, two reduces
+		t.Errorf("%v(%v), want %s", traffic[2], err, want)
+	}
+}
+
+// TestTraffic counts messages where they are sent, what goes to the host, and of two axes the second by the shard.
+func TestTraffic(t *testing.T) {
+	p := parsed(t, "plan x blocks=2\naxis data size=2 groups=0-1|2-3\naxis replica size=2 groups=0,2|1,3\naxis own "+
+		"size=1\nunits 0-1 reduce=data,replica,own shard=data\n"+
+		"ranks 0-3: 0F0 0STORE_F0 1F0 1B0 0FETCH_F0 0B0 0REDUCE_GRAD@data 1REDUCE_GRAD@data 0REDUCE_GRAD@replica "+
+		"1REDUCE_GRAD@replica 0REDUCE_GRAD@own 1REDUCE_GRAD@own U0 0UNSHARD 1UNSHARD AVERAGE@replica")
+	s := Sizes{Input: []int64{3}, Full: []int64{100}, Sum: []int64{200}, Reduced: []int64{90}, Resident: []int64{7},
+		States: []int64{5}}
+	traffic, err := p.Traffic(s)
+	if want := "map[data:600 host:6 replica:204]"; err != nil || fmt.Sprint(traffic[1]) != want {
+		t.Errorf("%v(%v), want %s", traffic, err, want)
+	}
+	traffic, err = parsed(t, good[0]).Traffic(s)
+	if want := "[map[pipe:6] map[pipe:6]]"; err != nil || fmt.Sprint(traffic) != want {
+		t.Errorf("%v(%v), want %s", traffic, err, want)
 	}
 }

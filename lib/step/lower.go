@@ -159,8 +159,8 @@ func (op Op) gives() Value {
 	return v
 }
 
-// message is the value that a Send or Recv carries.
-func (op Op) message() Value {
+// Message returns the value that a Send or Recv carries.
+func (op Op) Message() Value {
 	if op.Kind == Send {
 		return op.gives()
 	}

@@ -113,7 +113,7 @@ func (c *clock) meet() error {
 // meets reports whether two ranks' operations can be one message or collective.
 func (op Op) meets(other Op) bool {
 	if op.isMessage() {
-		return op.message() == other.message()
+		return op.Message() == other.Message()
 	}
 	if op.What != Activation {
 		op.Micro, other.Micro = 0, 0

@@ -2,6 +2,7 @@ package step
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -161,4 +162,603 @@ func simulated(t *testing.T, p *Plan, c Costs) Timeline {
 		t.Fatalf("%v%v", p, err)
 	}
 	return timeline
+}
+
+// dumb is a second checker, which only says yes or no. It runs the lists, operation by operation, in whatever order
+// they allow, on values that say what is in them.
+type dumb struct {
+	*Plan
+	r, replicas int
+	at          []int                    // of each rank
+	here        []map[Value]*item        // by rank, what the list has by now, be it made or under way
+	queues      []map[string][]*transfer // of each rank, what is under way
+	began       []map[Op]*transfer
+	state       []map[int]*dumbUnit // by rank and unit
+	shards      []map[Value]bool    // activations that are freed
+	first       map[int]int         // by micro-batch, the version that block 0 uses
+
+	costs      Costs
+	took, over float64              // of the pass that is tried: its time, and when it is over
+	now        []float64            // of each rank
+	free       []map[string]float64 // of each rank and stream
+	ends       []map[int]float64    // of each rank and position
+}
+
+// item is a value.
+type item struct {
+	ready, used bool
+	by          Kind // that made it
+	since       float64
+	grads       map[gradient]int
+}
+
+// gradient is what one pass adds.
+type gradient struct{ rank, block, micro int }
+
+type dumbUnit struct {
+	updated, stored         int
+	whole, old, away, fresh bool
+	next                    map[int]int // of each block
+}
+
+type transfer struct {
+	op         Op
+	rank       int
+	from, to   *item
+	old        *item // of a reduce, what is reduced before
+	needs      []*item
+	ended      bool
+	at         int
+	start, end float64
+}
+
+func dumbValid(p *Plan) bool { return dumbPasses(p) && (&dumb{Plan: p}).play() }
+
+// play carries the lists out, and notes when each operation ends.
+func (d *dumb) play() bool {
+	p := d.Plan
+	d.at, d.now = make([]int, len(p.Ranks)), make([]float64, len(p.Ranks))
+	for _, list := range p.Ranks {
+		for _, op := range list {
+			if op.Kind == Forward && op.Block == 0 && op.Micro == 0 {
+				d.replicas++
+			}
+		}
+	}
+	d.first = map[int]int{}
+	for r := range p.Ranks {
+		d.here = append(d.here, map[Value]*item{})
+		d.queues = append(d.queues, map[string][]*transfer{})
+		d.began = append(d.began, map[Op]*transfer{})
+		d.shards = append(d.shards, map[Value]bool{})
+		d.free, d.ends = append(d.free, map[string]float64{}), append(d.ends, map[int]float64{})
+		d.state = append(d.state, map[int]*dumbUnit{})
+		for _, u := range p.UnitsOn(r) {
+			d.state[r][u] = &dumbUnit{next: map[int]int{}}
+			gathers := Op{Kind: Free}
+			for _, op := range p.Ranks[r] {
+				if (op.Kind == Gather || op.Kind == Free) && op.What == Parameters && op.Unit == u {
+					gathers = op
+				}
+			}
+			if p.Units[u].Shard != "" && (gathers.Kind == Gather || gathers == Op{Kind: Free}) {
+				d.here[r][Value{Held: Full, Unit: u}] = &item{ready: true}
+				d.state[r][u].whole = true
+			}
+			for _, op := range p.Ranks[r] {
+				if (op.Kind == Store || op.Kind == Fetch) && op.What == State && op.Unit == u {
+					d.here[r][Value{Held: States, Unit: u, Host: op.Kind == Fetch}] = &item{ready: true}
+					break
+				}
+			}
+		}
+	}
+	for moved := true; moved; {
+		moved = false
+		for d.r = range p.Ranks {
+			for d.at[d.r] < len(p.Ranks[d.r]) {
+				op := p.Ranks[d.r][d.at[d.r]]
+				d.took, d.over = d.takes(op), d.now[d.r]
+				did, never := d.begin(op)
+				if never {
+					return false
+				}
+				if !did {
+					break
+				}
+				if !op.beside() {
+					d.now[d.r], d.ends[d.r][d.at[d.r]] = d.over, d.over
+				}
+				d.at[d.r]++
+				moved = true
+			}
+		}
+		did, never := d.move()
+		if never {
+			return false
+		}
+		moved = moved || did
+	}
+	for r, list := range p.Ranks {
+		if d.at[r] < len(list) {
+			return false
+		}
+		for _, q := range d.queues[r] {
+			if len(q) > 0 {
+				return false
+			}
+		}
+		for _, i := range d.here[r] {
+			if i.wasted() {
+				return false
+			}
+		}
+		for _, s := range d.state[r] {
+			if s.updated != p.Micro || s.whole && s.old || s.stored != 0 || s.fresh {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// takes is the time of an operation of the rank.
+func (d *dumb) takes(op Op) (took float64) {
+	if op.Kind != Update || op.Unit >= 0 {
+		return d.costs.Time(op)
+	}
+	for _, u := range d.UnitsOn(d.r) {
+		took += of(d.costs.Update, u, 0)
+	}
+	return took
+}
+
+// dumbPasses tells whether all passes are there, each as often, with its others on the same rank.
+func dumbPasses(p *Plan) bool {
+	count := map[int]bool{}
+	for b := range p.Blocks {
+		for m := range p.Micro {
+			forwards := 0
+			for _, list := range p.Ranks {
+				n := map[Kind]int{}
+				for _, op := range list {
+					if op.Kind.Pass() && op.Kind != Update && op.Block == b && op.Micro == m {
+						if n[op.Kind]++; op.Kind != Forward && n[Forward] == 0 || op.Kind == WeightGrad &&
+							n[InputGrad] == 0 {
+							return false
+						}
+					}
+				}
+				whole := n[Backward] == 1 && n[InputGrad] == 0 && n[WeightGrad] == 0
+				halves := n[Backward] == 0 && n[InputGrad] == 1 && n[WeightGrad] == 1
+				none := n[Forward]+n[Backward]+n[InputGrad]+n[WeightGrad]+n[Recompute] == 0
+				if !none && (n[Forward] != 1 || !whole && !halves) {
+					return false
+				}
+				forwards += n[Forward]
+			}
+			count[forwards] = true
+		}
+	}
+	return len(count) == 1 && !count[0] && (len(p.Axes) > 0 || count[1])
+}
+
+// wasted tells whether a value was moved or recomputed and not used.
+func (i *item) wasted() bool {
+	return !i.used && (i.by == Recv || i.by == Store || i.by == Fetch || i.by == Recompute || i.by == Gather)
+}
+
+func (d *dumb) set(v Value, i *item) (never bool) {
+	old := d.here[d.r][v]
+	d.here[d.r][v] = i
+	return old != nil && old.wasted()
+}
+
+// need tells whether values are there, or will never be.
+func (d *dumb) need(values ...Value) (ready, never bool) {
+	ready = true
+	for _, v := range values {
+		i := d.here[d.r][v]
+		if i == nil {
+			return false, true
+		}
+		ready = ready && i.ready
+	}
+	if ready {
+		d.over = d.now[d.r]
+		for _, v := range values {
+			d.here[d.r][v].used = true
+			d.over = max(d.over, d.here[d.r][v].since)
+		}
+		d.over += d.took
+	}
+	return ready, false
+}
+
+func (d *dumb) begin(op Op) (did, never bool) {
+	value := func(h Held, block int) Value { return Value{Held: h, Block: block, Micro: op.Micro} }
+	last := len(d.Blocks) - 1
+	var parameters []Value
+	if op.Kind.Pass() && op.Kind != Update {
+		for _, u := range d.Blocks[op.Block].Units {
+			if d.Units[u].Shard != "" {
+				parameters = append(parameters, Value{Held: Full, Unit: u})
+				if op.Kind == Forward && d.state[d.r][u].old {
+					return false, true
+				}
+			}
+		}
+	}
+	switch op.Kind {
+	case Forward, Recompute:
+		if op.Block == 0 && op.Kind == Forward {
+			d.set(value(Input, 0), &item{ready: true})
+		}
+		if did, never = d.need(append(parameters, value(Input, op.Block))...); !did {
+			return
+		}
+		if made := d.version(op); op.Kind == Forward { // of the weights
+			if op.Block == 0 {
+				d.first[op.Micro] = made
+			}
+			if d.Weights == Vertical && d.first[op.Micro] > made || d.Weights == Double && op.Micro/d.Every-1 > made {
+				return false, true
+			}
+		}
+		never = d.set(value(Saved, op.Block), &item{ready: true, by: op.Kind, since: d.over})
+		if op.Block < last {
+			never = d.set(value(Input, op.Block+1), &item{ready: true, since: d.over}) || never
+		}
+	case Backward, InputGrad, WeightGrad:
+		needs := append(parameters, value(Input, op.Block), value(Saved, op.Block))
+		if op.Block < last {
+			needs = append(needs, value(OutGrad, op.Block))
+		}
+		if op.Kind == WeightGrad && op.Block > 0 {
+			needs = append(needs, value(ForWeightGrad, op.Block))
+		}
+		if did, never = d.need(needs...); !did {
+			return
+		}
+		if op.Kind != WeightGrad && op.Block > 0 {
+			never = d.set(value(OutGrad, op.Block-1), &item{ready: true, since: d.over})
+			d.here[d.r][value(ForWeightGrad, op.Block)] = &item{ready: true}
+		}
+		for _, u := range d.Blocks[op.Block].Units {
+			if op.Kind == InputGrad {
+				continue
+			}
+			s, v := d.state[d.r][u], Value{Held: Sum, Unit: u}
+			if op.Micro < s.next[op.Block] || op.Micro/d.Every != s.updated/d.Every {
+				return false, true
+			}
+			if s.away {
+				return false, true
+			}
+			s.next[op.Block] = op.Micro + 1
+			if d.here[d.r][v] == nil {
+				d.here[d.r][v] = &item{ready: true, grads: map[gradient]int{}}
+			}
+			d.here[d.r][v].grads[gradient{d.r, op.Block, op.Micro}]++
+			d.here[d.r][v].since = d.over
+		}
+	case Update:
+		return d.update(op)
+	case Free:
+		v := Value{Held: Full, Unit: op.Unit}
+		if op.What == Activation {
+			v = value(Input, op.Block)
+		}
+		if did, never = d.need(v); !did {
+			return
+		}
+		delete(d.here[d.r], v)
+		if op.What == Activation {
+			d.shards[d.r][v] = true
+		} else {
+			d.state[d.r][op.Unit].whole = false
+		}
+	case Wait:
+		op.Kind, op.Of = op.Of, 0
+		t := d.began[d.r][op]
+		if t != nil && t.ended {
+			d.over = max(d.over, t.end)
+		}
+		return t != nil && t.ended, t == nil
+	default:
+		return d.start(op)
+	}
+	return !never, never
+}
+
+// version is how often the rank has updated a block.
+func (d *dumb) version(op Op) (updates int) {
+	for _, u := range d.Blocks[op.Block].Units {
+		updates = d.state[d.r][u].updated / d.Every
+	}
+	return updates
+}
+
+func (d *dumb) update(op Op) (did, never bool) {
+	units := []int{op.Unit}
+	if op.Unit < 0 {
+		units = d.UnitsOn(d.r)
+	}
+	var needs []Value
+	for _, u := range units {
+		if s := d.state[d.r][u]; s == nil || op.Micro != s.updated+d.Every-1 {
+			return false, true
+		}
+		needs = append(needs, d.gradients(u))
+		for _, host := range []bool{false, true} {
+			if v := (Value{Held: States, Unit: u, Host: host}); d.here[d.r][v] != nil {
+				v.Host = false
+				needs = append(needs, v)
+			}
+		}
+		if v := (Value{Held: Full, Unit: u}); d.here[d.r][v] != nil {
+			needs = append(needs, v)
+		}
+	}
+	if did, never = d.need(needs...); !did {
+		return
+	}
+	for _, u := range units {
+		s, v := d.state[d.r][u], d.gradients(u)
+		if !maps.Equal(d.here[d.r][v].grads, d.due(d.r, u, op.Micro)) {
+			return false, true
+		}
+		delete(d.here[d.r], v)
+		s.updated += d.Every
+		s.old = s.old || s.whole
+	}
+	return true, false
+}
+
+// gradients are what an update takes of a unit.
+func (d *dumb) gradients(u int) Value {
+	if len(d.Units[u].Reduce) == 0 {
+		return Value{Held: Sum, Unit: u}
+	}
+	return Value{Held: Reduced, Unit: u}
+}
+
+// due are the gradients of which a rank's update must be.
+func (d *dumb) due(rank, u, micro int) map[gradient]int {
+	want := map[gradient]int{}
+	owners := 0
+	for r, list := range d.Ranks {
+		if slices.Contains(d.UnitsOn(r), u) {
+			owners++
+		}
+		for _, pass := range list {
+			if pass.Kind == Forward && slices.Contains(d.Blocks[pass.Block].Units, u) &&
+				pass.Micro/d.Every == micro/d.Every {
+				want[gradient{r, pass.Block, pass.Micro}]++
+			}
+		}
+	}
+	apart := !slices.ContainsFunc(d.Units[u].Reduce,
+		func(name string) bool { a, _ := d.Axis(name); return len(a.Groups) > 0 })
+	if apart && owners == d.replicas { // each for itself
+		maps.DeleteFunc(want, func(g gradient, _ int) bool { return g.rank != rank })
+	}
+	return want
+}
+
+// start begins an operation beside the passes.
+func (d *dumb) start(op Op) (did, never bool) {
+	t := &transfer{op: op, rank: d.r, to: &item{by: op.Kind}, at: d.at[d.r], start: d.now[d.r]}
+	take := func(v Value) {
+		if t.from = d.here[d.r][v]; t.from == nil {
+			never = true
+			return
+		}
+		delete(d.here[d.r], v)
+	}
+	input := Value{Held: Input, Block: op.Block, Micro: op.Micro}
+	switch {
+	case op.Kind == Send:
+		v := input
+		v.Block++
+		if op.What == Gradient {
+			v = Value{Held: OutGrad, Block: op.Block - 1, Micro: op.Micro}
+		}
+		if t.from = d.here[d.r][v]; t.from == nil {
+			return false, true
+		}
+	case op.Kind == Recv && op.What == Activation:
+		never = d.set(input, t.to)
+	case op.Kind == Recv:
+		never = d.set(Value{Held: OutGrad, Block: op.Block, Micro: op.Micro}, t.to)
+	case op.Kind == Gather && op.What == Activation:
+		if !d.shards[d.r][input] {
+			return false, true
+		}
+		delete(d.shards[d.r], input)
+		never = d.set(input, t.to)
+	case op.Kind == Gather:
+		s := d.state[d.r][op.Unit]
+		if s == nil || op.Axis != d.Units[op.Unit].Shard || s.whole && !s.old || s.fresh {
+			return false, true
+		}
+		if fresh := (Value{Held: Fresh, Unit: op.Unit}); d.here[d.r][fresh] != nil {
+			take(fresh)
+		}
+		s.whole, s.old, t.to.by = true, false, 0
+		d.here[d.r][Value{Held: Full, Unit: op.Unit}] = t.to
+	case op.Kind == Reduce:
+		axes, v := d.Units[op.Unit].Reduce, Value{Held: Reduced, Unit: op.Unit}
+		if !slices.Contains(axes, op.Axis) {
+			return false, true
+		}
+		if t.old = d.here[d.r][v]; t.old != nil {
+			t.needs = append(t.needs, t.old)
+		}
+		if axes[0] == op.Axis {
+			take(Value{Held: Sum, Unit: op.Unit})
+		} else if t.old == nil {
+			return false, true
+		}
+		d.here[d.r][v] = t.to
+	case op.Kind == Store, op.Kind == Fetch:
+		from := input
+		if op.What == State {
+			from = Value{Held: States, Unit: op.Unit}
+			if s := d.state[d.r][op.Unit]; s != nil {
+				s.stored += map[Kind]int{Store: 1, Fetch: -1}[op.Kind]
+			}
+			t.to.by = 0
+		}
+		if s := d.state[d.r][op.Unit]; s != nil && op.What == Gradient {
+			from, s.away = d.gradients(op.Unit), op.Kind == Store
+		} else if s != nil && op.What == Parameters {
+			from, s.fresh, t.to.by = Value{Held: Fresh, Unit: op.Unit}, false, 0
+		}
+		to := from
+		from.Host, to.Host = op.Kind == Fetch, op.Kind == Store
+		take(from)
+		never = never || d.set(to, t.to)
+	case op.Kind == HostUpdate:
+		s, from := d.state[d.r][op.Unit], d.gradients(op.Unit)
+		from.Host = true
+		if s == nil || d.Weights != Flush || op.Micro != s.updated+d.Every-1 {
+			return false, true
+		}
+		take(from)
+		t.to.by = 0
+		d.here[d.r][Value{Held: Fresh, Unit: op.Unit, Host: true}] = t.to
+		s.updated, s.old, s.away, s.fresh = s.updated+d.Every, s.old || s.whole, false, true
+	}
+	if t.from != nil {
+		t.from.used = true
+		t.needs = append(t.needs, t.from)
+	}
+	d.queues[d.r][op.Stream()] = append(d.queues[d.r][op.Stream()], t)
+	op.Peer = 0
+	d.began[d.r][op] = t
+	return !never, never
+}
+
+// head is the first operation of a rank in a stream, if it can be.
+func (d *dumb) head(rank int, l string) *transfer {
+	q := d.queues[rank][l]
+	if len(q) == 0 {
+		return nil
+	}
+	for _, i := range q[0].needs {
+		if !i.ready {
+			return nil
+		}
+	}
+	return q[0]
+}
+
+// move ends what can end beside the passes.
+func (d *dumb) move() (did, never bool) {
+	for r := range d.Ranks {
+		for l := range d.queues[r] {
+			t := d.head(r, l)
+			if t == nil {
+				continue
+			}
+			all := []*transfer{t}
+			switch t.op.Kind {
+			case Recv:
+				continue
+			case Send:
+				other := d.head(t.op.Peer, Op{Kind: Recv, Peer: r}.Stream())
+				if other == nil {
+					continue
+				}
+				if t.op.Message() != other.op.Message() {
+					return false, true
+				}
+				all = append(all, other)
+			case Gather, Reduce:
+				all = nil
+				a, _ := d.Axis(t.op.Axis)
+				for _, q := range a.Group(r) {
+					other := d.head(q, l)
+					if other == nil {
+						all = nil
+						break
+					}
+					if other.op.Kind != t.op.Kind || other.op.Unit != t.op.Unit || other.op.What != t.op.What {
+						return false, true
+					}
+					all = append(all, other)
+				}
+				if all == nil {
+					continue
+				}
+			}
+			did = true
+			sum := map[gradient]int{}
+			add := func(to map[gradient]int, i *item) {
+				for g, n := range i.grads {
+					to[g] += n
+				}
+			}
+			for _, t := range all {
+				if t.op.Kind == Reduce && t.from != nil {
+					add(sum, t.from)
+				} else if t.op.Kind == Reduce {
+					add(sum, t.old)
+				}
+			}
+			for _, t := range all {
+				if t.op.Kind == Reduce {
+					t.to.grads = map[gradient]int{}
+					add(t.to.grads, &item{grads: sum})
+					if t.from != nil && t.old != nil {
+						add(t.to.grads, t.old)
+					}
+				}
+				if t.op.What == Gradient && (t.op.Kind == Store || t.op.Kind == Fetch) {
+					t.to.grads = t.from.grads
+				}
+				if t.op.Kind == HostUpdate && !maps.Equal(t.from.grads, d.due(t.rank, t.op.Unit, t.op.Micro)) {
+					return false, true
+				}
+				d.time(t, all)
+				t.to.ready, t.to.since, t.ended = true, t.end, true
+				k := t.op.Stream()
+				d.queues[t.rank][k] = d.queues[t.rank][k][1:]
+			}
+			for _, t := range all {
+				d.free[t.rank][t.op.Stream()] = t.end
+			}
+		}
+	}
+	return did, false
+}
+
+// time computes when an operation of several ranks ends on one of them.
+func (d *dumb) time(t *transfer, all []*transfer) {
+	for _, from := range all {
+		start := from.start
+		for _, i := range from.needs {
+			start = max(start, i.since)
+		}
+		message := from.op.Kind == Send || from.op.Kind == Recv
+		if !message {
+			start = max(start, d.free[from.rank][from.op.Stream()])
+		}
+		if d.costs.Link != nil && from.rank != t.rank && from.op.Kind != Recv {
+			start += d.costs.Link(from.rank, t.rank)
+		} else if d.costs.Link != nil && t.op.Kind == Send && from == t {
+			start += d.costs.Link(t.rank, t.op.Peer)
+		}
+		if from.op.Kind == Send {
+			start += d.costs.Time(from.op)
+		}
+		t.end = max(t.end, start)
+	}
+	if t.op.Kind != Send && t.op.Kind != Recv {
+		t.end += d.costs.Time(t.op)
+	} else { // messages come in order
+		t.end = max(t.end, d.free[t.rank][t.op.Stream()])
+	}
+	d.ends[t.rank][t.at] = t.end
 }

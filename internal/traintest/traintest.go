@@ -1,23 +1,259 @@
+// Package traintest helps tests of training by ranks: with training on one device to compare with, with comparisons of
+// results, and with faults.
 package traintest
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/gomlx/compute/dtypes/bfloat16"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
+	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
 )
+
+// Named are parameters by name.
+type Named = params.Named[*tensors.Tensor]
+
+// Batches gives the batch of a step.
+type Batches = func(step int) (inputs, targets *tensors.Tensor)
+
+// Whole is a model that is one function, not a chain of blocks.
+type Whole struct{ train.Model }
+
+// One is a run on one device; close it.
+func One(t testing.TB, backend *xla.Backend, recipe train.Recipe) *train.Run {
+	t.Helper()
+	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	run, err := train.New(mesh, recipe)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return run
+}
+
+// Alone trains on one device, and returns the parameters and what each step reported.
+func Alone(t testing.TB, backend *xla.Backend, recipe train.Recipe, steps int,
+	batches Batches) (Named, []train.Metrics) {
+	t.Helper()
+	run := One(t, backend, recipe)
+	defer run.Close()
+	var all []train.Metrics
+	for step := range steps {
+		m, err := run.Step(batches(step))
+		if err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, m)
+	}
+	values, err := run.Params(0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := params.Zip(recipe.Model.Params(), values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return named, all
+}
+
+// Apart is the largest difference between two trees, in units in the last place of the largest parameter, in float32.
+// NaNs fail the test.
+func Apart(t testing.TB, a, b Named) float64 {
+	t.Helper()
+	var worst, largest float64
+	for name := range a {
+		x, y := inFull(t, a[name]), inFull(t, b.Get(name))
+		for i := range x {
+			if x[i] != x[i] || y[i] != y[i] {
+				t.Fatalf("%s has NaNs", name)
+			}
+			worst, largest = max(worst, math.Abs(float64(x[i])-float64(y[i]))), max(largest, math.Abs(float64(x[i])))
+		}
+	}
+	return worst / (float64(math.Nextafter32(float32(largest), 2*float32(largest))) - largest)
+}
+
+// inFull copies a tensor's values as float32.
+func inFull(t testing.TB, v *tensors.Tensor) (values []float32) {
+	t.Helper()
+	if err := v.ConstFlatData(func(flat any) {
+		switch flat := flat.(type) {
+		case []float32:
+			values = slices.Clone(flat)
+		case []bfloat16.BFloat16:
+			for _, x := range flat {
+				values = append(values, x.Float32())
+			}
+		case []int32:
+			for _, x := range flat {
+				values = append(values, float32(x))
+			}
+		default:
+			t.Fatalf("values of %s", v.DType())
+		}
+	}); err != nil {
+		t.Fatal(err)
+	}
+	return values
+}
+
+// Differ returns the name of a parameter whose bits differ, or that b lacks; "" if there is none.
+func Differ(a, b Named) string {
+	for name := range a {
+		if b[name] == nil || !a[name].Equal(b[name]) {
+			return name
+		}
+	}
+	return ""
+}
+
+// Agree fails the test unless two trees have the same bits. If programs are compiled as for users, XLA contracts
+// multiplications and additions and vectorizes loops differently in different programs: then results may differ by
+// bound units in the last place of the largest parameter.
+func Agree(t testing.TB, what string, a, b Named, bound float64) {
+	t.Helper()
+	name := Differ(a, b)
+	if name == "" {
+		return
+	}
+	if !devicetest.AsUsersDo() {
+		t.Errorf("%s: %s has other bits", what, name)
+	} else if off := Apart(t, a, b); !(off <= bound) {
+		t.Errorf("%s: %g units apart, want at most %g", what, off, bound)
+	}
+}
+
+// Last opens the newest checkpoint in a folder.
+func Last(t testing.TB, dir string) *checkpoint.Checkpoint {
+	t.Helper()
+	path, err := checkpoint.Latest(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c, err := checkpoint.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// Fault is what goes wrong with a rank.
+type Fault string
+
+const (
+	Fails   Fault = "returns an error"
+	Panics  Fault = "panics"
+	Stalls  Fault = "stalls"
+	Cancels Fault = "is cancelled"
+)
+
+// Faults are all of them.
+var Faults = []Fault{Fails, Panics, Stalls, Cancels}
+
+// ErrLuck is the error of a rank that fails.
+var ErrLuck = errors.New("out of luck")
+
+// boom is what a rank panics with.
+const boom = "boom"
+
+// Strike makes the fault happen: a rank that stalls calls wait, and one that is cancelled calls cancel.
+func (f Fault) Strike(wait, cancel func()) error {
+	switch f {
+	case Fails:
+		return ErrLuck
+	case Panics:
+		panic(boom)
+	case Stalls:
+		wait()
+	case Cancels:
+		cancel()
+	}
+	return nil
+}
+
+// Trap is a rank's view of a group and of its sub-groups, in which the fault happens in one call.
+type Trap struct {
+	group.Group
+	*trigger
+}
+
+type trigger struct {
+	strike func() error
+	calls  atomic.Int64 // so far
+	at     atomic.Int64 // the number of the call that strikes, from 1; none at 0
+}
+
+// NewTrap sets a trap, which is not armed yet.
+func NewTrap(g group.Group, strike func() error) Trap { return Trap{g, &trigger{strike: strike}} }
+
+// Calls is the number of calls so far.
+func (t Trap) Calls() int64 { return t.calls.Load() }
+
+// Arm has the first, the middle or the last of the next calls strike; with any other word, none.
+func (t Trap) Arm(at string, calls int64) {
+	n, ok := map[string]int64{"first": 0, "middle": calls / 2, "last": calls - 1}[at]
+	if ok {
+		t.at.Store(t.Calls() + n + 1)
+	}
+}
+
+// pace is the time that a rank takes before each call, unless its context has ended.
+const pace = time.Millisecond
+
+func (t Trap) pull(ctx context.Context) error {
+	if ctx.Err() == nil {
+		time.Sleep(pace)
+	}
+	if t.calls.Add(1) == t.at.Load() {
+		return t.strike()
+	}
+	return nil
+}
+
+// Do implements [group.Group].
+func (t Trap) Do(ctx context.Context, call group.Call) error {
+	if err := t.pull(ctx); err != nil {
+		return err
+	}
+	return t.Group.Do(ctx, call)
+}
+
+// Start implements [group.Group].
+func (t Trap) Start(ctx context.Context, call group.Call) *group.Pending {
+	if err := t.pull(ctx); err != nil {
+		return group.NewPending(func() error { return err })
+	}
+	return t.Group.Start(ctx, call)
+}
+
+// Split implements [group.Group].
+func (t Trap) Split(ctx context.Context, color, key int) (group.Group, error) {
+	of, err := t.Group.Split(ctx, color, key)
+	if of == nil || err != nil {
+		return nil, err
+	}
+	return Trap{of, t.trigger}, nil
+}
 
 // Case is a fault of a rank in the second of three steps.
 type Case struct {
