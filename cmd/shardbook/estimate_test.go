@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -119,8 +120,9 @@ func TestEstimateAddsUp(t *testing.T) {
 					s.HostBytes(), s.Bytes, s.Host)
 			}
 		}
-		if s := e.Settings; most != e.Total || len(e.Stages) != s.Pipe ||
-			e.Devices != s.Data*s.Tensor*s.Context*s.Pipe {
+		n := func(key string) int { return int(e.Settings[key].(float64)) }
+		if most != e.Total || len(e.Stages) != n("pipe") ||
+			e.Devices != n("data")*n("tensor")*n("context")*n("pipe") {
 			t.Errorf("%q: %d stages of at most %d bytes on %d devices, total %d", args, len(e.Stages), most,
 				e.Devices, e.Total)
 		}
@@ -298,12 +300,13 @@ func TestEstimateChoosesRecomputation(t *testing.T) {
 				p)...)
 		}
 		e := with("auto")
-		if e.Fits[0].Fits != c.fits || !c.want(e.Settings.Recompute) || (e.RecomputeNote == "") != c.fits ||
+		chosen := e.Settings["recompute"].(string)
+		if e.Fits[0].Fits != c.fits || !c.want(recompute.Policy(chosen)) || (e.RecomputeNote == "") != c.fits ||
 			(e.Advice == nil) != c.fits {
-			t.Errorf("%d bytes: recompute %q needs %d, note %q, %d changes", c.memory, e.Settings.Recompute, e.Total,
+			t.Errorf("%d bytes: recompute %q needs %d, note %q, %d changes", c.memory, chosen, e.Total,
 				e.RecomputeNote, len(e.Advice))
 		}
-		if again := with(string(e.Settings.Recompute)); again.Total != e.Total || again.Settings != e.Settings {
+		if again := with(chosen); again.Total != e.Total || !maps.Equal(again.Settings, e.Settings) {
 			t.Errorf("%d bytes: %d as it was chosen, %d as it was printed", c.memory, e.Total, again.Total)
 		}
 	}

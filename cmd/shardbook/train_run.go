@@ -243,7 +243,7 @@ func (t *training) layout() (parallel.Layout, error) {
 	if err != nil {
 		return parallel.Layout{}, err
 	}
-	p.Choose(t.options.ofRanks() != "")
+	p.Choose(t.options.needsRanks())
 	return t.job.Layout()
 }
 
