@@ -79,11 +79,11 @@ func toyRanks(t *testing.T, b *xla.Backend, way job.Sync) *ranks {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return r.(*ranks)
+	return r
 }
 
 // toyRunner starts a run of the toy in a layout.
-func toyRunner(t *testing.T, b *xla.Backend, p job.Parallel) (runner, error) {
+func toyRunner(t *testing.T, b *xla.Backend, p job.Parallel) (*ranks, error) {
 	t.Helper()
 	j := &job.Job{Batch: 6, Parallel: p}
 	if p.Data == 4 {
@@ -93,7 +93,7 @@ func toyRunner(t *testing.T, b *xla.Backend, p job.Parallel) (runner, error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return newRunner(t.Context(), b, j, l, toy(), toyBatch, around{})
+	return newRanks(t.Context(), b, j, l, toy(), toyBatch, around{})
 }
 
 // near tells whether two lists are as long as each other and nowhere farther apart.
@@ -107,7 +107,7 @@ func near[F float32 | float64](a, b []F, within float64) bool {
 }
 
 // weights are the parameters that a probe sees.
-func weights(t *testing.T, r runner) (all []float32) {
+func weights(t *testing.T, r *ranks) (all []float32) {
 	t.Helper()
 	p, err := r.Probe(func(p params.Nodes, in []*graph.Node) []*graph.Node {
 		return []*graph.Node{graph.Mul(p.Get("in"), in[0]), graph.Mul(p.Get("out"), in[0])}
