@@ -2,6 +2,7 @@ package main
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 
@@ -10,18 +11,16 @@ import (
 	"github.com/shardbook/shardbook/internal/flags"
 	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/memest"
 )
 
-// estimateOptions set the output of an estimate, not its result.
-type estimateOptions struct {
-	file                          string
-	list, printConfig             bool
-	json, detail, compare, advise bool
-	units                         string
-}
-
 func estimateCommand() *cobra.Command {
-	o, settings := estimateOptions{}, newEstimateSettings()
+	var list, printConfig, asJSON bool
+	var file string
+	units := "GB"
+	r := &estimateRequest{precision: "bf16", optimizer: "adamw", bucket: "25MB", overhead: "0", engine: "planned",
+		setup: memest.Setup{Batch: 1, Microbatches: 1, Recompute: "none", Parallelism: memest.Parallelism{Data: 1,
+			Tensor: 1, Context: 1, Pipeline: 1, Schedule: memest.OneFOneB, Chunks: 1}}}
 	cmd := &cobra.Command{
 		Use:   "estimate",
 		Short: "Estimate the memory of a training run, with no device",
@@ -42,43 +41,44 @@ flags, in which _ may stand for -: {"model": "Llama 3 8B", "seq_parallel": true}
 			signals.allow(0) // it only computes
 			switch {
 			case cmd.Flags().Changed("devices"):
-				return fmt.Errorf("--devices is for commands that open XLA devices: give the layout instead, " +
+				return errors.New("--devices is for commands that open XLA devices: give the layout instead, " +
 					"as in --data 8 --tensor 4")
-			case o.list:
-				return listModels(cmd.OutOrStdout(), o.json)
-			case o.printConfig:
+			case list:
+				return listModels(cmd.OutOrStdout(), asJSON)
+			case printConfig:
 				return flags.Print(cmd.OutOrStdout(), cmd.Flags())
 			}
-			units, err := parseUnits(o.units)
+			unit, err := parseUnits(units)
 			if err != nil {
 				return err
 			}
-			e, err := (&estimateRequest{*settings, cmd.Flags()}).estimate(o)
+			r.flags = cmd.Flags()
+			e, err := r.estimate()
 			if err != nil {
 				return flags.Located(cmd.Flags(), err)
 			}
-			if o.json {
+			if asJSON {
 				return writeJSON(cmd.OutOrStdout(), e)
 			}
-			_, err = io.WriteString(cmd.OutOrStdout(), e.text(units, o.detail))
+			_, err = io.WriteString(cmd.OutOrStdout(), e.text(unit))
 			return err
 		},
 	}
 	f := cmd.Flags()
-	settings.flags(f)
-	f.StringVar(&o.file, "file", "", "read settings from a file of JSON, YAML or TOML")
-	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as a file for --config, in YAML, and do "+
-		"nothing more")
-	f.BoolVar(&o.list, "list-models", false, "list the published models, and do nothing more")
+	add := flags.Adder(f)
+	r.addFlags(f)
+	add(&file, "file", "read settings from a file of JSON, YAML or TOML")
+	add(&printConfig, "print-config", "print the settings as a file for --config, in YAML, and do nothing more")
+	add(&list, "list-models", "list the published models, and do nothing more")
 	flags.Settings(f, "config", "yaml", "yml", "toml")
 	flags.Settings(f, "file")
 	flags.NotInFiles(f, "print-config", "list-models")
 	flags.Group(f, job.GroupRun)
-	f.BoolVar(&o.json, "json", false, "print one JSON object, in bytes, and nothing else")
-	f.BoolVar(&o.detail, "detail", false, "print every line with its formula, values and source")
-	f.BoolVar(&o.compare, "compare", false, "print what published conventions count beside ours")
-	f.BoolVar(&o.advise, "advise", false, "print what would save memory even where the run fits")
-	f.StringVar(&o.units, "units", "GB", "units of what is printed: GB, which are 10⁹ bytes, or GiB, 2³⁰")
+	add(&asJSON, "json", "print one JSON object, in bytes, and nothing else")
+	add(&r.detail, "detail", "print every line with its formula, values and source")
+	add(&r.compare, "compare", "print what published conventions count beside ours")
+	add(&r.advise, "advise", "print what would save memory even where the run fits")
+	add(&units, "units", "units of what is printed: GB, which are 10⁹ bytes, or GiB, 2³⁰")
 	flags.Choices(f, "units", "GB", "GiB")
 	flags.Group(f, job.GroupOutput)
 	flags.Complete(cmd)

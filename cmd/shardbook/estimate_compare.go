@@ -23,29 +23,30 @@ type convention struct {
 // conventions lists the published formulas; without a model only those of model states.
 func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 	var all []convention
-	add := func(name string, items []memest.Item, err error) {
-		if err != nil {
-			all = append(all, convention{Name: name, Problem: err.Error()})
-			return
+	add := func(name string) func([]memest.Item, error) {
+		return func(items []memest.Item, err error) {
+			c := convention{Name: name, Items: items, Bytes: memest.Stage{Items: items}.Bytes()}
+			if err != nil {
+				c = convention{Name: name, Problem: err.Error()}
+			}
+			all = append(all, c)
 		}
-		all = append(all, convention{Name: name, Items: items, Bytes: memest.Stage{Items: items}.Bytes()})
 	}
 	l := s.Parallelism
 	shared := int64(l.Tensor * l.Pipeline)
 	each := (parameters + shared - 1) / shared // "Ψ" of a data-parallel rank
 
-	items, err := memest.ZeRO{Params: each, Stage: l.ZeRO, Devices: l.Data * l.Context}.States()
-	add("ZeRO paper", items, err)
-	if l.ZeRO >= 2 {
-		d := memest.DeepSpeed{Stage: l.ZeRO, Params: each, GPUsPerNode: l.Data * l.Context,
-			OffloadOptimizer: s.OffloadOptimizer}
+	add("ZeRO paper")(memest.ZeRO{Params: each, Stage: l.ZeRO, Devices: l.Data * l.Context}.States())
+	d := memest.DeepSpeed{Stage: l.ZeRO, Params: each, GPUsPerNode: l.Data * l.Context,
+		OffloadOptimizer: s.OffloadOptimizer}
+	switch {
+	case l.ZeRO == 3 && m == nil:
+		add("DeepSpeed")(nil, errors.New("it needs the largest layer: give the model's sizes"))
+	case l.ZeRO >= 2:
 		if m != nil {
 			d.LargestLayer = largestTensor(*m) / int64(l.Tensor)
 		}
-		if items, err = d.States(); m == nil && l.ZeRO == 3 {
-			err = errors.New("it needs the largest layer: give the model's sizes")
-		}
-		add("DeepSpeed", items, err)
+		add("DeepSpeed")(d.States())
 	}
 	alone := memest.Accelerate{Size: 4 * parameters, DType: "float16"}
 	if s.Precision.Compute == dtypes.Float32 {
@@ -54,23 +55,17 @@ func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 	if m != nil {
 		alone.Size -= 4 * m.Params().Head
 	}
-	items, err = alone.Training()
-	add("accelerate, on one device", items, err)
-
-	notes := memest.Notes{Params: parameters}
-	items, err = notes.States()
-	add("course notes, on one device", items, err)
+	add("accelerate, on one device")(alone.Training())
+	add("course notes, on one device")(memest.Notes{Params: parameters}.States())
 	if m == nil {
 		return all
 	}
-	notes = memest.Notes{Layers: m.Layers, Width: m.Width, Heads: m.Heads, Sequence: s.Seq, Batch: s.Batch,
+	notes := memest.Notes{Layers: m.Layers, Width: m.Width, Heads: m.Heads, Sequence: s.Seq, Batch: s.Batch,
 		Precision: s.Precision.Compute.Size()}
 	for _, r := range memest.Readings() {
-		items, err = notes.Activations(r)
-		add("course notes, "+string(r), items, err)
+		add("course notes, " + string(r))(notes.Activations(r))
 	}
-	items, err = korthikanti(s)
-	add("Korthikanti et al. 2022", items, err)
+	add("Korthikanti et al. 2022")(korthikanti(s))
 	return all
 }
 
@@ -97,7 +92,6 @@ func korthikanti(s memest.Setup) ([]memest.Item, error) {
 		return nil, fmt.Errorf("it supports only the schedules %q and %q", memest.OneFOneB, memest.Interleaved)
 	default:
 		return memest.Korthikanti{Model: s.Model, Batch: s.Batch, Seq: s.Seq, Tensor: l.Tensor, SequenceParallel: l.Seq,
-			Recompute: again,
-			Pipeline:  l.Pipeline, Chunks: l.Chunks}.FirstStage()
+			Recompute: again, Pipeline: l.Pipeline, Chunks: l.Chunks}.FirstStage()
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"math"
+	"slices"
 	"strings"
 	"unicode/utf8"
 
@@ -14,19 +15,19 @@ import (
 type estimateText struct {
 	*estimate
 	strings.Builder
+	r        *estimateRequest
 	unit     byteUnit
-	detail   bool
 	decimals int // of every size, the same for all
 }
 
-func (e *estimate) text(unit byteUnit, detail bool) string {
-	w := &estimateText{estimate: e, unit: unit, detail: detail, decimals: 2}
+func (e *estimate) text(unit byteUnit) string {
+	w := &estimateText{estimate: e, r: e.request, unit: unit, decimals: 2}
 	if x := float64(e.Total) / unit.bytes; x > 0 && x < 1 {
 		w.decimals += 1 + int(math.Ceil(-math.Log10(x)))
 	}
 	w.head()
 	w.bars()
-	if detail {
+	if w.r.detail {
 		w.everyLine()
 	} else {
 		w.largestLines()
@@ -50,59 +51,58 @@ func (w *estimateText) size(n int64) string {
 }
 
 func (w *estimateText) head() {
-	s := w.Settings
-	name := ""
+	l, name := w.r.setup.Parallelism, ""
 	if w.Model != nil && w.Model.Name != "" {
 		name = w.Model.Name + ", "
 	}
-	w.line("%s%s parameters, %s, %s", name, grouped(w.Parameters), s.Precision, s.Optimizer)
-	var layout []string
-	for _, l := range []struct {
-		name string
-		n    int
-	}{{"data", s.Data}, {"tensor", s.Tensor}, {"context", s.Context}, {"pipeline", s.Pipe}, {"ZeRO stage", s.Zero}} {
-		if l.n > 1 || l.name == "ZeRO stage" && l.n > 0 {
-			layout = append(layout, fmt.Sprintf("%s %d", l.name, l.n))
-		}
-	}
-	if layout == nil {
-		layout = []string{"the full model"}
-	}
-	w.line("devices: %s, %s", grouped(int64(w.Devices)), strings.Join(layout, ", "))
+	w.line("%s%s parameters, %s, %s", name, grouped(w.Parameters), w.r.precision, w.r.optimizer)
+	layout := joined(func(add func(text string, yes bool)) {
+		add(fmt.Sprint("data ", l.Data), l.Data > 1)
+		add(fmt.Sprint("tensor ", l.Tensor), l.Tensor > 1)
+		add(fmt.Sprint("context ", l.Context), l.Context > 1)
+		add(fmt.Sprint("pipeline ", l.Pipeline), l.Pipeline > 1)
+		add(fmt.Sprint("ZeRO stage ", l.ZeRO), l.ZeRO > 0)
+	})
+	w.line("devices: %s, %s", grouped(int64(w.Devices)), cmp.Or(layout, "the full model"))
 	if w.Model != nil {
-		w.line("passes: %s", strings.Join(w.passes(), ", "))
+		w.line("passes: %s", w.passes())
 	}
-	w.line("")
-	w.line("Memory of a device in %s (%s)", w.unit.name, w.unit.means)
-	w.line("")
+	w.line("\nMemory of a device in %s (%s)\n", w.unit.name, w.unit.means)
+}
+
+// joined joins the texts whose condition holds.
+func joined(list func(add func(text string, yes bool))) string {
+	var texts []string
+	list(func(text string, yes bool) {
+		if yes {
+			texts = append(texts, text)
+		}
+	})
+	return strings.Join(texts, ", ")
 }
 
 // passes describes the memory of the passes: saved, recomputed and offloaded activations.
-func (w *estimateText) passes() []string {
-	s := w.Settings
-	found := []string{fmt.Sprintf("%d × %d tokens", s.Batch, cmp.Or(s.Seq, w.Model.Context))}
+func (w *estimateText) passes() string {
+	s := w.r.setup
+	tokens, again := fmt.Sprintf("%d × %d tokens", s.Batch, s.Seq), string(s.Recompute)
 	if s.Microbatches > 1 {
-		found[0] = fmt.Sprintf("%d micro-batches of ", s.Microbatches) + found[0]
+		tokens = fmt.Sprintf("%d micro-batches of ", s.Microbatches) + tokens
 	}
-	if again := string(s.Recompute); again != "none" && again != "" {
-		if !w.detail {
-			again = cut(again, 30) // a plan may have a text for each block
-		}
-		found = append(found, "recompute "+again)
+	if !w.r.detail {
+		again = cut(again, 30) // a plan may have a text for each block
 	}
-	for _, option := range []struct {
-		name string
-		on   bool
-	}{{"activation " + string(s.Activation), s.Activation != ""}, {"flash attention", s.Flash}, {"dropout",
-		s.Dropout > 0},
-		{"sequence parallelism", s.SeqParallel}, {s.Schedule, s.Pipe > 1},
-		{"optimizer offloaded", s.OffloadOptimizer}, {"activations offloaded", s.OffloadActivations},
-		{s.Engine, s.Engine != "planned"}} {
-		if option.on {
-			found = append(found, option.name)
-		}
-	}
-	return found
+	return joined(func(add func(text string, yes bool)) {
+		add(tokens, true)
+		add("recompute "+again, again != "none" && again != "")
+		add("activation "+string(w.r.sizes.Activation), w.r.sizes.Activation != "")
+		add("flash attention", s.Flash)
+		add("dropout", s.Dropout > 0)
+		add("sequence parallelism", s.Parallelism.Seq)
+		add(string(s.Parallelism.Schedule), s.Parallelism.Pipeline > 1)
+		add("optimizer offloaded", s.OffloadOptimizer)
+		add("activations offloaded", s.OffloadActivations)
+		add(w.r.engine, w.r.engine != "planned")
+	})
 }
 
 // of is the sum of the lines of a kind.
@@ -140,6 +140,72 @@ func bar(share float64, width int) string {
 	return text + strings.Repeat(" ", width-utf8.RuneCountInString(text))
 }
 
+// shown is the number of lines of a kind without --detail.
+const shown = 4
+
+// largestLines prints the largest lines of each kind.
+func (w *estimateText) largestLines() {
+	w.line("%-14s %-44s %7s %11s", "", "", "times", w.unit.name)
+	for _, kind := range memest.Kinds() {
+		var items []estimateItem
+		for _, it := range w.Items {
+			if it.Kind == kind {
+				items = append(items, it)
+			}
+		}
+		slices.SortStableFunc(items, func(a, b estimateItem) int { return cmp.Compare(b.Bytes, a.Bytes) })
+		title, rest, more := string(kind), int64(0), 0
+		for i, it := range items {
+			if i >= shown && len(items) > shown+1 {
+				rest, more = rest+it.Bytes, more+1
+				continue
+			}
+			w.line("%-14s %-44s %7d %11s", title, cut(it.Name, 44), it.Count, w.size(it.Bytes))
+			title = ""
+		}
+		if more > 0 {
+			w.line("%-14s %-44s %7s %11s", "", fmt.Sprintf("%d more lines (--detail)", more), "", w.size(rest))
+		}
+	}
+}
+
+// cut shortens a text to a number of characters.
+func cut(text string, width int) string {
+	if r := []rune(text); len(r) > width {
+		return string(r[:width-1]) + "…"
+	}
+	return text
+}
+
+// everyLine prints all lines with their formulas and values.
+func (w *estimateText) everyLine() {
+	for _, it := range slices.Concat(w.Items, w.HostItems) {
+		name := it.Name
+		if it.Host {
+			name += " (host memory)"
+		}
+		w.line("%-14s %-44s %7d %11s", it.Kind, cut(name, 44), it.Count, w.size(it.Bytes))
+		for _, more := range []string{it.Formula, it.Values, it.Source} {
+			if more != "" {
+				w.line("    %s", more)
+			}
+		}
+	}
+}
+
+func (w *estimateText) totals() {
+	w.line("%-67s %11s", "total of a device", w.size(w.Total))
+	if w.Host > 0 {
+		w.line("%-67s %11s", "host memory for each device", w.size(w.Host))
+	}
+	if w.Model == nil {
+		w.line("\nThese are states alone; activations and buffers follow from a model's sizes.")
+	}
+	if w.WorstMoment != "" {
+		w.line("\nMost is needed at %s.", w.WorstMoment)
+	}
+}
+
 // stages prints a bar for each pipeline stage.
 func (w *estimateText) stages() {
 	if len(w.Stages) == 1 {
@@ -153,5 +219,129 @@ func (w *estimateText) stages() {
 	}
 	if n := len(w.Stages) - most; n > 0 {
 		w.line("       and %d more, with no more than %s", n, w.size(w.Total))
+	}
+}
+
+// memory prints on which devices the run fits.
+func (w *estimateText) memory() {
+	if len(w.Fits) == 1 {
+		f := w.Fits[0]
+		name := cmp.Or(f.Device, "the memory")
+		if f.Fits {
+			w.line("\nIt fits: %s is %.0f%% of %s's %s %s.", w.size(w.Total), 100*float64(w.Total)/float64(f.Bytes),
+				name, w.size(f.Bytes), w.unit.name)
+		} else {
+			w.line("\nIt does not fit: %s is %s more than %s's %s %s.", w.size(w.Total), w.size(w.Total-f.Bytes), name,
+				w.size(f.Bytes), w.unit.name)
+		}
+		if w.RecomputeNote != "" {
+			w.line("%s", w.RecomputeNote)
+		}
+		return
+	}
+	w.line("\n%-20s %11s %6s", "accelerator", w.unit.name, "used")
+	for _, f := range w.Fits {
+		fits := ""
+		if !f.Fits {
+			fits = "  does not fit"
+		}
+		w.line("%-20s %11s %5.0f%%%s", f.Device, w.size(f.Bytes), 100*float64(w.Total)/float64(f.Bytes), fits)
+	}
+}
+
+// advice prints changes that save memory.
+func (w *estimateText) advice() {
+	if !w.advised {
+		return
+	}
+	if w.Model == nil {
+		w.line("For advice on what to change give the model: --model, --config or --layers.")
+		return
+	}
+	if len(w.Advice) == 0 {
+		w.line("\nNo single change that is known saves memory.")
+		return
+	}
+	w.changes("what to change", w.Advice)
+	if n := len(w.Combined); n > 0 {
+		w.changes("together, one after another", w.Combined)
+		if *w.Combined[n-1].Fits {
+			w.line("Together they fit.")
+		} else {
+			w.line("Together they do not fit either, and no other change that is known saves more.")
+		}
+	}
+}
+
+func (w *estimateText) changes(title string, list []change) {
+	w.line("\n%-31s %9s %4s  %s", title, w.unit.name, "fits", "what it costs")
+	for _, c := range list {
+		fits := ""
+		if c.Fits != nil {
+			fits = map[bool]string{true: "yes", false: "no"}[*c.Fits]
+		}
+		w.line("%-31s %9s %4s  %s", c.What, w.size(c.Bytes), fits, c.Cost)
+	}
+}
+
+// training prints the FLOPs of the run and its time.
+func (w *estimateText) training() {
+	c := w.Compute
+	how := "in matmuls"
+	if w.Model == nil {
+		how = "by the rule of 6 for each parameter"
+	}
+	w.line("\nTraining takes %.3g FLOPs a token %s.", c.FLOPsPerToken, how)
+	if c.Tokens > 0 {
+		w.line("For %s tokens that is %.3g FLOPs.", grouped(c.Tokens), c.FLOPs)
+	}
+	if c.Seconds > 0 {
+		w.line("On %s × %s at %.0f%% of their peak that is %v.", grouped(int64(w.Devices)), w.Fits[0].Device,
+			100*c.Utilization, c.Seconds)
+	}
+	if c.Note != "" {
+		w.line("%s", c.Note)
+	}
+}
+
+// conventions prints the results of published formulas beside ours.
+func (w *estimateText) conventions() {
+	if w.Conventions == nil {
+		return
+	}
+	w.line("\n%-36s %11s %11s %11s", "by published conventions, in "+w.unit.name, "states", "activations", "other")
+	row := func(name string, items []memest.Item) {
+		var states, activations, other int64
+		for _, it := range items {
+			switch {
+			case it.Host:
+			case slices.Contains([]memest.Kind{memest.Parameters, memest.Master, memest.Gradients, memest.Optimizer},
+				it.Kind):
+				states += it.Bytes
+			case it.Kind == memest.Activations || it.Kind == memest.Logits:
+				activations += it.Bytes
+			default:
+				other += it.Bytes
+			}
+		}
+		column := func(n int64) string {
+			if n == 0 {
+				return "–"
+			}
+			return w.size(n)
+		}
+		w.line("%-36s %11s %11s %11s", name, column(states), column(activations), column(other))
+	}
+	var ours []memest.Item
+	for _, it := range w.Items {
+		ours = append(ours, it.Item)
+	}
+	row("shardbook", ours)
+	for _, c := range w.Conventions {
+		if c.Problem != "" {
+			w.line("%s does not apply: %s", c.Name, c.Problem)
+		} else {
+			row(c.Name, c.Items)
+		}
 	}
 }

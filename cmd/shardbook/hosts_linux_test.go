@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -32,14 +31,14 @@ func TestTrainAcrossHosts(t *testing.T) {
 	want := oneDevice(t)
 	for _, way := range []string{"--data 3 --zero 3", "--pipe 3",
 		"--seq-parallel 6 --seq-ranks --seq-method hybrid --seq-ulysses 2"} {
-		run := startOnHosts(t, mpiTrain(h, program, append(strings.Fields(way), "--steps", "8", "--json")...))
+		run := begin(t, both, mpiTrain(h, program, append(strings.Fields(way), "--steps", "8", "--json")...)...)
 		status, results := run.status(), run.lines(`^{"losses"`)
 		var got trainResult
 		if status != 0 || len(results) != 1 || json.Unmarshal([]byte(results[0]), &got) != nil {
 			t.Errorf("%s: status %d, %d results:\n%s", way, status, len(results), run.output())
 			continue
 		}
-		if !near(got.Losses, want.Losses, 1e-5) {
+		if !near(got.Losses, want.Losses[:8], 1e-5) {
 			t.Errorf("%s: losses %v, on one device %v", way, got.Losses, want.Losses)
 		}
 	}
@@ -66,7 +65,7 @@ func TestTrainOnUnlikeHosts(t *testing.T) {
 		if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
 			t.Fatal(err)
 		}
-		run := startOnHosts(t, mpiTrain(h, wrapper, "--steps", "4", "--checkpoint", folder))
+		run := begin(t, both, mpiTrain(h, wrapper, "--steps", "4", "--checkpoint", folder)...)
 		status, said := run.status(), run.lines(`^shardbook: `)
 		lacks := func(part string) bool { return !strings.Contains(said[0], part) }
 		if status != 1 || len(said) != 1 || slices.ContainsFunc(c.want, lacks) {
@@ -85,7 +84,7 @@ func TestTrainLosesHost(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	line := mpiTrain(h, program, "--data", "3", "--steps", "1000000", "--timeout", "5s", "--log", log)
 	line[slices.Index(line, "oob_tcp_keepalive_time")+1] = "60"
-	run := startOnHosts(t, line)
+	run := begin(t, both, line...)
 	run.until("the first steps", func() bool { return logged(log) >= 5 })
 	h.Cut(2)
 	run.until("the ranks that are left have said so", func() bool {
@@ -123,7 +122,7 @@ func TestLaunchLosesHost(t *testing.T) {
 		"--checkpoint", filepath.Join(folder, "run"), "--"}, job...)
 	// The link is slow, so that the run does not end before the host is cut off.
 	flags = append(flags, "--save-every", "2", "--link", "1e6", "--log", log)
-	run := startOnHosts(t, h.Command(0, program, flags...).Args)
+	run := begin(t, both, h.Command(0, program, flags...).Args...)
 	run.until("the first steps", func() bool { return logged(log) >= 5 })
 	h.Cut(2)
 	status := run.status()
@@ -141,33 +140,6 @@ func TestLaunchLosesHost(t *testing.T) {
 			t.Errorf("no line says %q:\n%s", says, run.output())
 		}
 	}
-	checkLog(t, log, want.Losses)
+	checkLog(t, log, want.Losses, 1e-5)
 	h.Wait()
-}
-
-// logged is the number of steps in a log.
-func logged(path string) int {
-	text, _ := os.ReadFile(path)
-	return strings.Count(string(text), "\n")
-}
-
-// checkLog checks that a log has each step once, in order, with its loss.
-func checkLog(t *testing.T, path string, losses []float64) {
-	t.Helper()
-	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer file.Close()
-	var got []float64
-	for lines := bufio.NewScanner(file); lines.Scan(); {
-		var r stepRecord
-		if err := json.Unmarshal(lines.Bytes(), &r); err != nil || r.Step != len(got)+1 {
-			t.Fatalf("line %d of the log is %q", len(got)+1, lines.Text())
-		}
-		got = append(got, r.Loss)
-	}
-	if !near(got, losses, 1e-5) {
-		t.Errorf("losses %v in the log, on one device %v", got, losses)
-	}
 }

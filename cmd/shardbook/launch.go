@@ -33,7 +33,7 @@ type launchOptions struct {
 }
 
 func launchCommand() *cobra.Command {
-	o := launchOptions{}
+	o := launchOptions{minHosts: 1, restarts: 3, probe: 5 * time.Second, grace: 30 * time.Second}
 	cmd := &cobra.Command{
 		Use:   "launch --checkpoint DIR [flags] -- [flags of train]",
 		Short: "Train on several hosts, and continue without those that fail",
@@ -71,26 +71,26 @@ interrupted, too few hosts, or too many restarts; and otherwise the job's own, 1
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.hostfile, "hostfile", "", "file of hosts, NAME slots=N in each line; read again before each start")
-	f.StringVar(&o.list, "host", "", "hosts, and how many ranks each takes, as a:2,b:1")
-	f.StringVar(&o.discover, "discover", "", "program that prints the hosts there are, as discover_hosts.sh")
-	f.IntVar(&o.slots, "slots", 0, "ranks of this machine, where no hosts are given (default its CPUs)")
-	f.StringVar(&o.agent, "agent", "", "remote shell (default $"+envAgent+", or ssh, or srun)")
-	f.StringVar(&o.network, "interface", "", "network between hosts, as 10.0.0.0/24 or eth0 (default all common ones)")
+	add := flags.Adder(f)
+	add(&o.hostfile, "hostfile", "file of hosts, NAME slots=N in each line; read again before each start")
+	add(&o.list, "host", "hosts, and how many ranks each takes, as a:2,b:1")
+	add(&o.discover, "discover", "program that prints the hosts there are, as discover_hosts.sh")
+	add(&o.slots, "slots", "ranks of this machine, where no hosts are given (default its CPUs)")
+	add(&o.agent, "agent", "remote shell (default $"+envAgent+", or ssh, or srun)")
+	add(&o.network, "interface", "network between hosts, as 10.0.0.0/24 or eth0 (default all common ones)")
 	f.StringArrayVar(&o.mpirunArgs, "mpirun-arg", nil, "one more argument for mpirun; may be repeated")
 	flags.File(f, "hostfile")
 	flags.File(f, "discover")
 	flags.Group(f, "hosts")
-	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints, which all hosts see")
-	f.IntVar(&o.minHosts, "min-hosts", 1, "hosts without which the job is not started")
-	f.IntVar(&o.restarts, "restarts", 3, "how often to start again with no new checkpoint in between")
-	f.DurationVar(&o.probe, "probe", 5*time.Second, "time that a host has to answer before a start")
-	f.DurationVar(&o.grace, "grace", 30*time.Second, "time for a job to end, and for a silent host, before all is "+
-		"killed")
+	add(&o.checkpoint, "checkpoint", "folder for checkpoints, which all hosts see")
+	add(&o.minHosts, "min-hosts", "hosts without which the job is not started")
+	add(&o.restarts, "restarts", "how often to start again with no new checkpoint in between")
+	add(&o.probe, "probe", "time that a host has to answer before a start")
+	add(&o.grace, "grace", "time for a job to end, and for a silent host, before all is killed")
 	flags.Folder(f, "checkpoint")
 	flags.Least(f, "1", "slots", "min-hosts")
 	flags.Least(f, "0", "restarts")
-	flags.Least(f, "1ns", "probe", "grace")
+	flags.Positive(f, "probe", "grace")
 	flags.Group(f, job.GroupRun)
 	return cmd
 }

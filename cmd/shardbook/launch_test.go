@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/gomlx/gomlx/core/tensors"
@@ -36,68 +37,6 @@ func saveJob(t *testing.T, dir string, step int, j *job.Job) {
 	if _, err := checkpoint.Save(t.Context(), dir, step, j, tree, []*tensors.Tensor{tensors.FromScalar(float32(0))},
 		0); err != nil {
 		t.Fatal(err)
-	}
-}
-
-func TestLaunchBadArguments(t *testing.T) {
-	env := standIn(t, "echo mpirun must not be started; exit 3\n")
-	dir := t.TempDir()
-	hosts := filepath.Join(dir, "hosts")
-	if err := os.WriteFile(hosts, []byte("a slots=2\nb slots=none\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	folder := filepath.Join(dir, "run")
-	for _, test := range []struct {
-		args string
-		want []string
-	}{
-		{"", []string{"--checkpoint DIR"}},
-		{"--checkpoint X --data 4", []string{"unknown flag: --data"}},
-		{"--checkpoint X more", []string{`"more"`, "after --"}},
-		{"--checkpoint X more -- --data 4", []string{`"more"`, "after --"}},
-		{"--checkpoint X -- more", []string{`"more"`, "shardbook train --help"}},
-		{"--checkpoint X -- --steps none", []string{"after --", "--steps"}},
-		{"--checkpoint X -- --no-such", []string{"after --", "--no-such"}},
-		{"--checkpoint X -- --help", []string{"shardbook train --help"}},
-		{"--checkpoint X -- --checkpoint Y", []string{"--checkpoint is a flag of launch"}},
-		{"--checkpoint X -- --engine local", []string{"--engine=local", "leave it out"}},
-		{"--checkpoint X --host a --hostfile " + hosts, []string{"--hostfile and --host"}},
-		{"--checkpoint X --host a --slots 2", []string{"--slots=2", "a:2"}},
-		{"--checkpoint X --slots 0", []string{"--slots=0"}},
-		{"--checkpoint X --host a:none", []string{"--host=a:none", `"none"`}},
-		{"--checkpoint X --hostfile " + hosts, []string{"--hostfile: " + hosts, "line 2", `"b"`}},
-		{"--checkpoint X --hostfile /no/such/file", []string{"--hostfile", "/no/such/file"}},
-		{"--checkpoint X --interface=", []string{"--interface is empty"}},
-		{"--checkpoint X --slots 1 --discover /no/such/script", []string{"--slots=1"}},
-		{"--checkpoint X --discover /no/such/script", []string{"--discover", "/no/such/script"}},
-		{"--checkpoint X --min-hosts 0", []string{"--min-hosts=0"}},
-		{"--checkpoint X --restarts -1", []string{"--restarts=-1"}},
-		{"--checkpoint X --probe 0s", []string{"--probe=0s"}},
-		{"--checkpoint X --grace -1s", []string{"--grace=-1s"}},
-		{"--checkpoint X --slots 2 -- --zero 5", []string{"localhost:2", "--zero is 5"}},
-		{"--checkpoint X --slots 2 -- --data 4", []string{"--data=4 needs 4 ranks", "slots for 2"}},
-		{"--checkpoint X --slots 2 -- --pipe 4", []string{"needs 4 ranks", "--pipe", "slots for 2"}},
-	} {
-		args := append([]string{"launch"}, strings.Fields(strings.ReplaceAll(test.args, "X", folder))...)
-		out, stderr, status := shardbook(t, env, args...)
-		if status != 1 || out != "" {
-			t.Errorf("%q: exit status %d, output %q, want 1 and none", test.args, status, out)
-		}
-		for _, part := range test.want {
-			if !strings.Contains(stderr, part) {
-				t.Errorf("%q: %q does not say %q", test.args, stderr, part)
-			}
-		}
-		if lines := strings.Count(strings.TrimSpace(stderr), "\n") + 1; lines != 1 {
-			t.Errorf("%q: %d lines, want one sentence: %s", test.args, lines, stderr)
-		}
-	}
-	if os.Geteuid() == 0 {
-		env = append(env, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=")
-		if _, stderr, status := shardbook(t, env, "launch", "--checkpoint", folder); status != 1 ||
-			!strings.Contains(stderr, "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1") {
-			t.Errorf("as root: status %d, %q, want what to set", status, stderr)
-		}
 	}
 }
 
@@ -321,4 +260,27 @@ func TestLaunchHosts(t *testing.T) {
 		t.Fatal(err)
 	}
 	check(launchOptions{hostfile: file, discover: discover}, "[f:2 g:1]", "rsh")
+}
+
+// A job under mpirun that is interrupted saves and ends, and the same command goes on with it, for the losses of one
+// device.
+func TestLaunchInterrupted(t *testing.T) {
+	line := []string{mpiCommand(t), "launch", "--slots", "2", "--checkpoint"}
+	folder := t.TempDir()
+	log := filepath.Join(folder, "log")
+	line = slices.Concat(append(line, filepath.Join(folder, "run"), "--"), small[1:],
+		[]string{"--steps", "40", "--log", log, "--link", "1e6"}) // slow, so that it does not end before
+	p := begin(t, both, line...)
+	p.until("the first steps", func() bool { return logged(log) >= 3 })
+	p.Process.Signal(syscall.SIGTERM)
+	if status, said := p.status(), p.output(); status != 75 || !strings.Contains(said, "which is saved") ||
+		strings.Contains(said, "start 2") {
+		t.Fatalf("interrupted: status %d, want 75, and that a step is saved: %s", status, said)
+	}
+	p = begin(t, both, line...)
+	if status, said := p.status(), p.output(); status != 0 || strings.Contains(said, "from step 0\n") ||
+		!strings.Contains(said, "done at the first start") {
+		t.Fatalf("again: status %d, want 0, and a step that it went on from: %s", status, said)
+	}
+	checkLog(t, log, unclipped(t).Losses, 1e-5)
 }

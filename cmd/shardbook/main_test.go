@@ -65,45 +65,6 @@ func files(t *testing.T) func(name, text string) string {
 	}
 }
 
-func TestBadArguments(t *testing.T) {
-	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	for _, test := range []struct {
-		args []string
-		want []string // all of them on standard error
-	}{
-		{[]string{"doctor", "--devices", "0"}, []string{"--devices=0", "1 to"}},
-		{[]string{"doctor", "--devices", "-1"}, []string{"--devices=-1"}},
-		{[]string{"doctor", "--devices", "many"}, []string{"many"}},
-		{[]string{"doctor", "--cache", file}, []string{file, "is a file"}},
-		{[]string{"doctor", "--cache", filepath.Join(file, "below")}, []string{file, "not a directory", cache.EnvDir}},
-		{[]string{"doctor", "--cache", ""}, []string{"--cache", "empty"}},
-		{[]string{"doctor", "--plugin", ""}, []string{"--plugin", "empty"}},
-		{[]string{"notebooks", "99-nothing"}, []string{"99-nothing", "00-devices"}},
-		{[]string{"notebooks", "00-devices", "--set", "devises=4"}, []string{"devises", "devices"}},
-		{[]string{"notebooks", "00-devices", "--set", "devices"}, []string{"devices", "NAME=VALUE"}},
-		{[]string{"notebooks", "--timeout", "-5s"}, []string{"--timeout=-5s"}},
-		{[]string{"notebooks", "--update", "--out", "x"}, []string{"update", "out"}},
-		{[]string{"nonsense"}, []string{"nonsense"}},
-		{[]string{"lab", "--port", "70000"}, []string{"70000"}},
-	} {
-		_, stderr, status := shardbook(t, nil, test.args...)
-		if status != 1 {
-			t.Errorf("%q: exit status %d, want 1", test.args, status)
-		}
-		for _, part := range test.want {
-			if !strings.Contains(stderr, part) {
-				t.Errorf("%q: %q does not say %q", test.args, stderr, part)
-			}
-		}
-		if lines := strings.Count(strings.TrimSpace(stderr), "\n") + 1; lines != 1 {
-			t.Errorf("%q: %d lines, want one sentence: %s", test.args, lines, stderr)
-		}
-	}
-}
-
 func TestVersion(t *testing.T) {
 	if out, stderr, status := shardbook(t, nil, "--version"); status != 0 ||
 		!regexp.MustCompile(`^shardbook version v\d+\.\d+\.\d+\S*\n$`).MatchString(out) {

@@ -70,7 +70,7 @@ func notebooksCommand() *cobra.Command {
 	cmd.MarkFlagsMutuallyExclusive("out", "update")
 	cmd.Flags().DurationVar(&timeout, "timeout", kernel.DefaultCellTimeout, "longest time for one cell")
 	flags.Folder(cmd.Flags(), "out")
-	flags.Least(cmd.Flags(), "1ns", "timeout")
+	flags.Positive(cmd.Flags(), "timeout")
 	return cmd
 }
 

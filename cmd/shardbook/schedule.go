@@ -26,7 +26,7 @@ type scheduleOptions struct {
 }
 
 func scheduleCommand() *cobra.Command {
-	var o scheduleOptions
+	o := scheduleOptions{kind: string(pipeline.Kind1F1B), stages: 4, microbatches: 8}
 	cmd := &cobra.Command{
 		Use:   "schedule",
 		Short: "Draw and time a pipeline schedule, with no device",
@@ -88,26 +88,26 @@ left between I and W. A value for each part is written F=1:2:1:1.`,
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&o.kind, "kind", string(pipeline.Kind1F1B), "schedule: see above")
-	f.IntVar(&o.stages, "stages", 4, "devices of the pipeline")
-	f.IntVar(&o.microbatches, "microbatches", 8, "micro-batches per step")
-	f.IntVar(&o.chunks, "chunks", 0, "stages per device, of interleaved kinds (default 2; search: 1)")
-	f.StringVar(&o.cost, "cost", "", "how long passes take (default F=1,I=1,W=1,B=2,U=0,link=0,A=1,K=1)")
-	f.Float64Var(&o.memory, "memory", 0, "most micro-batches that a device may save, for --kind search (default no "+
-		"limit)")
-	f.StringVar(&o.read, "read", "", "read the schedule from a file of CSV or of this project's text, or from -")
+	add := flags.Adder(f)
+	add(&o.kind, "kind", "schedule: see above")
+	add(&o.stages, "stages", "devices of the pipeline")
+	add(&o.microbatches, "microbatches", "micro-batches per step")
+	add(&o.chunks, "chunks", "stages per device, of interleaved kinds (default 2; search: 1)")
+	add(&o.cost, "cost", "how long passes take (default F=1,I=1,W=1,B=2,U=0,link=0,A=1,K=1)")
+	add(&o.memory, "memory", "most micro-batches that a device may save, for --kind search (default no limit)")
+	add(&o.read, "read", "read the schedule from a file of CSV or of this project's text, or from -")
 	flags.Choices(f, "kind", scheduleKinds()...)
 	flags.File(f, "read")
 	flags.Group(f, "pipeline")
-	f.StringVar(&o.config, "config", "", "read settings from a file of YAML, TOML or JSON, by the names of flags")
-	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as such a file, in YAML, and do nothing more")
+	add(&o.config, "config", "read settings from a file of YAML, TOML or JSON, by the names of flags")
+	add(&o.printConfig, "print-config", "print the settings as such a file, in YAML, and do nothing more")
 	flags.Settings(f, "config")
 	flags.NotInFiles(f, "print-config")
 	flags.Group(f, job.GroupRun)
-	f.BoolVar(&o.json, "json", false, "print one JSON object, and nothing else")
-	f.StringVar(&o.csv, "csv", "", "write the schedule as CSV, as PyTorch does; - prints it, and nothing else")
-	f.StringVar(&o.trace, "trace", "", "write the simulated step as a Chrome trace, a unit of time as a millisecond")
-	f.StringVar(&o.chart, "chart", "", "write charts of time and memory as a page of HTML")
+	add(&o.json, "json", "print one JSON object, and nothing else")
+	add(&o.csv, "csv", "write the schedule as CSV, as PyTorch does; - prints it, and nothing else")
+	add(&o.trace, "trace", "write the simulated step as a Chrome trace, a unit of time as a millisecond")
+	add(&o.chart, "chart", "write charts of time and memory as a page of HTML")
 	flags.File(f, "csv", "csv")
 	flags.File(f, "trace", "json")
 	flags.File(f, "chart", "html")

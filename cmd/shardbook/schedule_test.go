@@ -210,7 +210,7 @@ func TestScheduleFiles(t *testing.T) {
 
 // TestSchedulePlans reads any plan, in both forms: what step writes, and what it reads though nobody wrote it so.
 func TestSchedulePlans(t *testing.T) {
-	sharded, err := zero.Options{Stage: 3, Prefetch: 1}.Plan(toy(), 2)
+	sharded, err := zero.Options{Stage: 3, Prefetch: 1}.Plan(toyRecipe(), 2)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,46 +238,6 @@ func TestSchedulePlans(t *testing.T) {
 		"PyTorch's CSV": "0F0,,0B0"} {
 		if got, err := runSchedule(text, "--read", "-"); err != nil || !strings.Contains(got, "1 micro-batches") {
 			t.Errorf("%s: error %v, got\n%s", form, err, got)
-		}
-	}
-}
-
-func TestScheduleErrors(t *testing.T) {
-	for args, want := range map[string]string{
-		"--kind nope":       "--kind=nope: want one of naive, gpipe,",
-		"--stages 0":        "0 ranks",
-		"--microbatches -1": "-1 micro-batches",
-		"--stages 9999999 --microbatches 9999999":        "9999999",
-		"--kind zb-v --chunks 3":                         "chunks",
-		"--kind interleaved --stages 4 --microbatches 6": "6",
-		"--kind dualpipe --stages 3":                     "3",
-		"--kind 1f1b --memory 3":                         "--memory is only for --kind search",
-		"--kind search --memory -3":                      "--memory=-3",
-		"--kind search --memory NaN":                     "--memory=NaN",
-		"--kind search --memory 0.5":                     "takes 1",
-		"--kind search --chunks -1":                      "--chunks=-1",
-		"--devices 4":                                    "--stages",
-		"--cost F":                                       "\"F\" is an unknown cost",
-		"--cost X=1":                                     "\"X=1\" is an unknown cost",
-		"--cost F=1,F=2":                                 "F is given twice",
-		"--cost F=":                                      "F=: want numbers",
-		"--cost F=-1":                                    "F=-1: want numbers",
-		"--cost F=NaN":                                   "want numbers",
-		"--cost F=1e999":                                 "want numbers",
-		"--cost F=1:2:3":                                 "a list has 3 values for 4 stages",
-		"--cost K=2":                                     "Kept",
-		"--cost link=1:2":                                "link has 2 values",
-		"--csv - --json":                                 "--csv - and --json",
-		"--read x --kind gpipe":                          "--kind and --read",
-		"--read /nonexistent/file":                       "--read: open /nonexistent/file",
-		"--read -":                                       "--read: -: ",
-		"--trace /nonexistent/file":                      "--trace: open /nonexistent/file",
-		"--csv=":                                         "--csv is empty",
-		"more":                                           "more",
-	} {
-		if out, err := runSchedule("nonsense", strings.Fields(args)...); err == nil ||
-			!strings.Contains(err.Error(), want) || out != "" {
-			t.Errorf("%s: printed %q, error %v, want %q", args, out, err, want)
 		}
 	}
 }

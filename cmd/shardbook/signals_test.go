@@ -7,6 +7,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -15,36 +16,6 @@ import (
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
 )
-
-// startedCommand is the command in a process of its own, which is killed after minutes.
-type startedCommand struct {
-	*exec.Cmd
-	stderr strings.Builder
-	ended  chan struct{} // is closed when it has ended
-}
-
-// startCommand starts it. Unless compiling is nil, it writes a byte to that, which is closed here, once XLA compiles:
-// see [tellCompiling].
-func startCommand(t *testing.T, stdin, compiling *os.File, args ...string) *startedCommand {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	t.Cleanup(cancel)
-	c := &startedCommand{Cmd: exec.CommandContext(ctx, os.Args[0], args...), ended: make(chan struct{})}
-	c.Env = append(os.Environ(), envMain+"=1")
-	c.Stdin, c.Stderr = stdin, &c.stderr
-	if compiling != nil {
-		defer compiling.Close()
-		c.Env, c.ExtraFiles = append(c.Env, envCompiling+"=3"), []*os.File{compiling}
-	}
-	if err := c.Start(); err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		defer close(c.ended)
-		c.Wait()
-	}()
-	return c
-}
 
 // envCompiling has the command, run by a test, write to this file descriptor.
 const envCompiling = "SHARDBOOK_TEST_COMPILING"
@@ -65,17 +36,6 @@ func tellCompiling(file *os.File) {
 	file.Write([]byte{1})
 }
 
-// ends checks that the process ends with a signal's status, with one sentence, and with no trace of a stack.
-func (c *startedCommand) ends(t *testing.T, by syscall.Signal, want string) {
-	t.Helper()
-	<-c.ended
-	said := strings.TrimSpace(c.stderr.String())
-	if status := c.ProcessState.ExitCode(); status != 128+int(by) || strings.Contains(said, "\n") ||
-		!strings.Contains(said, want) {
-		t.Errorf("status %d, want %d and one sentence with %q: %s", status, 128+int(by), want, said)
-	}
-}
-
 // A process that compiles, which XLA does not interrupt, ends after the grace or at the second signal. What was saved
 // before is whole.
 func TestSignalWhileCompiling(t *testing.T) {
@@ -84,25 +44,27 @@ func TestSignalWhileCompiling(t *testing.T) {
 	long := append(strings.Fields(strings.Replace(text, "--seq 8", "--seq 512", 1)), "--batch", "1", "--checkpoint",
 		folder)
 	trained(t, append(long, "--steps", "1")...)
-	compiling := func(grace string) *startedCommand {
+	compiling := func(grace string) *process {
 		r, w, err := os.Pipe()
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer r.Close()
 		// A ring of 256 devices is a program that takes half a minute to compile.
-		c := startCommand(t, nil, w, append(long, "--resume", "--steps", "2", "--seq-parallel", "256", "--grace",
-			grace)...)
+		c := begin(t, func(cmd *exec.Cmd) {
+			cmd.Env, cmd.ExtraFiles = append(cmd.Env, envCompiling+"=3"), []*os.File{w}
+		}, slices.Concat([]string{os.Args[0]}, long, []string{"--resume", "--steps", "2", "--seq-parallel", "256",
+			"--grace", grace})...)
+		w.Close()
 		if _, err := r.Read(make([]byte, 1)); err != nil {
-			<-c.ended
-			t.Fatalf("it has ended before it compiled: %v: %s", c.ProcessState, c.stderr.String())
+			t.Fatalf("it has ended before it compiled: status %d: %s", c.status(), c.output())
 		}
 		return c
 	}
 	t.Run("grace", func(t *testing.T) {
 		c := compiling("0s")
 		c.Process.Signal(syscall.SIGTERM)
-		c.ends(t, syscall.SIGTERM, "ended by SIGTERM: it was still at work")
+		c.ends(syscall.SIGTERM, "ended by SIGTERM: it was still at work")
 	})
 	t.Run("second", func(t *testing.T) {
 		c := compiling("1h")
@@ -111,7 +73,7 @@ func TestSignalWhileCompiling(t *testing.T) {
 				time.Sleep(sameSignal)
 			}
 		}()
-		c.ends(t, syscall.SIGINT, "ended by SIGINT: at once, as a second signal came")
+		c.ends(syscall.SIGINT, "ended by SIGINT: at once, as a second signal came")
 	})
 	path, err := checkpoint.Latest(folder)
 	if err != nil {
@@ -129,13 +91,13 @@ func TestSignalWhileReading(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer out.Close()
-	c := startCommand(t, in, nil, "schedule", "--read", "-")
+	c := begin(t, func(cmd *exec.Cmd) { cmd.Stdin = in }, os.Args[0], "schedule", "--read", "-")
 	in.Close()
 	if _, err := out.Write(make([]byte, 1<<20)); err != nil { // more than a pipe holds: it has read some
 		t.Fatal(err)
 	}
 	c.Process.Signal(syscall.SIGTERM)
-	c.ends(t, syscall.SIGTERM, "ended by SIGTERM")
+	c.ends(syscall.SIGTERM, "ended by SIGTERM")
 }
 
 // When a process that does not end by itself is ended, and with which status.

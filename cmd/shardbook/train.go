@@ -17,7 +17,9 @@ import (
 )
 
 func trainCommand() *cobra.Command {
-	j, o := job.New(), trainOptions{engine: engineLocal}
+	j := job.New()
+	o := trainOptions{engine: engineLocal, timeout: group.DefaultTimeout, saveEvery: 100, keep: 2, grace: usualGrace,
+		prompt: "func ", sampling: gpt.Sampling{Temperature: 0.8}}
 	cmd := &cobra.Command{
 		Use:   "train",
 		Short: "Train a GPT on text, on one device or on several",
@@ -117,38 +119,36 @@ type trainOptions struct {
 }
 
 func (o *trainOptions) flags(f *pflag.FlagSet) {
-	f.StringVar(&o.config, "config", "", "read settings from a file of YAML, TOML or JSON, by the names of flags")
-	f.BoolVar(&o.printConfig, "print-config", false, "print the settings as a YAML file for --config, and do nothing "+
-		"else")
+	add := flags.Adder(f)
+	add(&o.config, "config", "read settings from a file of YAML, TOML or JSON, by the names of flags")
+	add(&o.printConfig, "print-config", "print the settings as a YAML file for --config, and do nothing else")
 	flags.Choice(f, &o.engine, "engine", []string{engineLocal, engineMPI},
 		"ranks in this process, or started by mpirun: local|mpi")
-	f.DurationVar(&o.timeout, "timeout", group.DefaultTimeout,
-		"time after which --engine mpi takes a silent rank as failed")
-	f.StringVar(&o.checkpoint, "checkpoint", "", "folder for checkpoints")
-	f.IntVar(&o.saveEvery, "save-every", 100, "steps between checkpoints; the last step is always saved")
-	f.IntVar(&o.keep, "keep", 2, "how many of the newest checkpoints to keep; 0 keeps all")
-	f.BoolVar(&o.resume, "resume", false, "continue from the newest checkpoint")
-	f.DurationVar(&o.grace, "grace", usualGrace, "time to end the step under way after SIGINT, SIGTERM or SIGHUP")
-	f.Var(&o.link, "link", "simulate a slow link between ranks, of bytes per second, as 1e9 or 1GB")
+	add(&o.timeout, "timeout", "time after which --engine mpi takes a silent rank as failed")
+	add(&o.checkpoint, "checkpoint", "folder for checkpoints")
+	add(&o.saveEvery, "save-every", "steps between checkpoints; the last step is always saved")
+	add(&o.keep, "keep", "how many of the newest checkpoints to keep; 0 keeps all")
+	add(&o.resume, "resume", "continue from the newest checkpoint")
+	add(&o.grace, "grace", "time to end the step under way after SIGINT, SIGTERM or SIGHUP")
+	add(&o.link, "link", "simulate a slow link between ranks, of bytes per second, as 1e9 or 1GB")
 	flags.Settings(f, "config")
 	flags.Folder(f, "checkpoint")
 	flags.NotInFiles(f, "print-config")
 	flags.Least(f, "1", "save-every")
 	flags.Least(f, "0", "keep")
 	flags.Least(f, "0s", "grace")
-	flags.Least(f, "1ns", "timeout")
+	flags.Positive(f, "timeout")
 	flags.Group(f, job.GroupRun)
 
-	f.StringVar(&o.chart, "chart", "", "write the loss as a chart, to a file of .html or .svg")
-	f.StringVar(&o.tensorboard, "tensorboard", "", "folder for TensorBoard: loss, learning rate, tokens/s, memory")
-	f.StringVar(&o.log, "log", "", "write a line of JSON for each step to a file")
-	f.StringVar(&o.trace, "trace", "", fmt.Sprintf("write a trace of the last %d steps to a file, in Chrome's format",
-		tracedSteps))
-	f.BoolVar(&o.json, "json", false, "print one JSON object at the end, and nothing else")
-	f.IntVar(&o.sample, "sample", 0, "bytes of text to generate with the trained model")
-	f.StringVar(&o.prompt, "prompt", "func ", "beginning of the generated text")
-	f.Float64Var(&o.sampling.Temperature, "temperature", 0.8, "sampling temperature; 0 always takes the likeliest byte")
-	f.IntVar(&o.sampling.TopK, "top-k", 0, "sample from the k likeliest bytes only (default all)")
+	add(&o.chart, "chart", "write the loss as a chart, to a file of .html or .svg")
+	add(&o.tensorboard, "tensorboard", "folder for TensorBoard: loss, learning rate, tokens/s, memory")
+	add(&o.log, "log", "write a line of JSON for each step to a file")
+	add(&o.trace, "trace", fmt.Sprintf("write a trace of the last %d steps to a file, in Chrome's format", tracedSteps))
+	add(&o.json, "json", "print one JSON object at the end, and nothing else")
+	add(&o.sample, "sample", "bytes of text to generate with the trained model")
+	add(&o.prompt, "prompt", "beginning of the generated text")
+	add(&o.sampling.Temperature, "temperature", "sampling temperature; 0 always takes the likeliest byte")
+	add(&o.sampling.TopK, "top-k", "sample from the k likeliest bytes only (default all)")
 	flags.File(f, "chart", "html", "svg")
 	flags.Folder(f, "tensorboard")
 	flags.File(f, "log")
@@ -157,21 +157,17 @@ func (o *trainOptions) flags(f *pflag.FlagSet) {
 	flags.Group(f, job.GroupOutput)
 }
 
-// ofRanks returns the first given flag that only runs with ranks support, or "".
-func (o *trainOptions) ofRanks() string {
-	switch {
-	case o.trace != "":
-		return "trace"
-	case o.link > 0:
-		return "link"
-	}
-	return ""
-}
+// needsRanks reports whether a flag is given that only runs with ranks support.
+func (o *trainOptions) needsRanks() bool { return o.trace != "" || o.link > 0 }
 
 // suits returns an error for a flag that needs several ranks, if the run does not have them.
 func (o *trainOptions) suits(p job.Parallel, l parallel.Layout) error {
-	switch name := o.ofRanks(); {
-	case name != "" && p.OneProgram():
+	name := "trace"
+	if o.trace == "" {
+		name = "link"
+	}
+	switch {
+	case o.needsRanks() && p.OneProgram():
 		return fmt.Errorf("--%s: not available for one program on all devices: choose --sync, one of %s", name,
 			p.RankWays())
 	case o.link > 0 && l.Ranks() == 1 && l.Devices() > 1:

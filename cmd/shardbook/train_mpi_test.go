@@ -64,7 +64,7 @@ func trainedByRanks(t *testing.T, ranks int, args ...string) (r trainResult) {
 // Ranks in processes learn what one device does, but for rounding, and the same bits as ranks in one process.
 func TestTrainByProcesses(t *testing.T) {
 	bits := trained(t, append(slices.Clone(together),
-		strings.Fields("--steps 8 --data 2 --sync overlap --accumulate 2")...)...)
+		strings.Fields("--steps 16 --data 2 --sync overlap --accumulate 2")...)...)
 	bits.Text = oneDevice(t).Text
 	for _, c := range []struct {
 		ranks  int
@@ -99,7 +99,7 @@ func TestTrainByProcessesResumes(t *testing.T) {
 	losses := trainedByRanks(t, 3, append(args, "--checkpoint", folder, "--steps", "3")...).Losses
 	losses = append(losses, trained(t, append(resume, "5")...).Losses...)
 	losses = append(losses, trainedByRanks(t, 2, append(resume, "8", "--engine", "mpi")...).Losses...)
-	if !near(losses, want, 1e-5) {
+	if !near(losses, want[:8], 1e-5) {
 		t.Errorf("losses %v, without stops %v", losses, want)
 	}
 }

@@ -28,11 +28,10 @@ type pipeResult struct {
 
 // pipelineResult describes the pipelines of the run; nil if there are none.
 func (t *training) pipelineResult() (*pipeResult, error) {
-	run, _ := t.run.(*ranks)
-	if run == nil || t.job.Parallel.Pipe == 0 {
+	if t.job.Parallel.Pipe == 0 {
 		return nil, nil
 	}
-	s, cut := run.plan.Layout().Plan, run.plan.Layout().Cut
+	s, cut := t.run.plan.Layout().Plan, t.run.plan.Layout().Cut
 	r := &pipeResult{Schedule: s.Name, Ranks: len(s.Ranks), Stages: len(s.Blocks), Microbatches: s.Micro, Cut: cut,
 		PeakActivations: s.PeakActivations()}
 	timeline, err := s.Simulate(step.Equal())

@@ -11,7 +11,6 @@ import (
 	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/internal/mpijob"
 	"github.com/shardbook/shardbook/lib/gpt"
-	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/step"
@@ -19,19 +18,19 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// carryOut starts the ranks of a layout's plan: all of them, or with MPI the one of this process.
-func (r *ranks) carryOut(plan *parallel.Plan, inside bool) error {
-	l := plan.Layout()
+// carryOut starts the ranks of the plan: all of them, or with MPI the one of this process. With inside they are one
+// program.
+func (r *ranks) carryOut(inside bool) error {
+	l := r.plan.Layout()
 	o := parallel.Options{Timeout: mpijob.Patience, Trace: r.recorder, Link: r.link,
 		Apart: l.Pipe > 1 && l.PerRank() == 1}
-	r.plan = plan
 	return r.join(1, func(ctx context.Context, _ int) (rank, error) {
 		var run train.Trainer
 		var err error
 		if r.mpi == nil {
-			run, err = plan.Start(ctx, r.backend, o)
+			run, err = r.plan.Start(ctx, r.backend, o)
 		} else {
-			run, err = plan.Join(ctx, r.mpi.Group, r.backend, 0, o)
+			run, err = r.plan.Join(ctx, r.mpi.Group, r.backend, 0, o)
 		}
 		return trainer{run, r, inside}, err
 	})
@@ -56,41 +55,34 @@ func (t trainer) Step(ctx context.Context, inputs, targets *tensors.Tensor) (met
 	return metrics{Metrics: m, Bytes: bytes}, err
 }
 
-// Memory is the bytes that a device holds between the passes, by kind: the largest of all ranks.
+// Memory is the peak of a device, and the bytes that it holds between the passes, by kind: the largest of all ranks.
 func (t trainer) Memory() (map[string]int64, error) {
+	most := map[string]int64{"peak": t.of.peak()}
 	if t.inside {
-		return byName(t.Trainer.Memory()), nil
+		for kind, n := range t.Trainer.Memory() {
+			most[string(kind)] = n
+		}
+		return most, nil
 	}
-	most := map[string]int64{}
 	for rank := range t.of.plan.Layout().Ranks() {
 		own, err := t.of.plan.Bytes(rank)
 		if err != nil {
 			return nil, err
 		}
-		for kind, n := range byName(own) {
-			most[kind] = max(most[kind], n)
+		for kind, n := range own {
+			most[string(kind)] = max(most[string(kind)], n)
 		}
 	}
 	return most, nil
 }
 
-// byName returns memory with kinds as strings.
-func byName(bytes map[memest.Kind]int64) map[string]int64 {
-	kinds := map[string]int64{}
-	for kind, n := range bytes {
-		kinds[string(kind)] = n
-	}
-	return kinds
-}
-
 // sentByAxis is the most bytes that a rank of a plan sent along each axis in the last step; nil for other runs. With
 // MPI it is a collective call.
 func (t *training) sentByAxis() (map[string]int64, error) {
-	run, _ := t.run.(*ranks)
-	if run == nil || run.plan == nil || len(t.records) == 0 {
+	if t.run.plan == nil || len(t.records) == 0 {
 		return nil, nil
 	}
-	own, err := run.ranks[0].(trainer).Traffic()
+	own, err := t.run.ranks[0].(trainer).Traffic()
 	if err != nil {
 		return nil, err
 	}

@@ -15,20 +15,14 @@ import (
 // probeFunc is a graph function of the parameters, in the type that the model computes in.
 type probeFunc func(p params.Nodes, in []*graph.Node) []*graph.Node
 
-// probe is a probeFunc, compiled.
-type probe interface {
-	Call(args ...any) ([]*tensors.Tensor, error)
-	Close()
-}
-
-// copyProbe is a probe of copies of the parameters, on device 0.
-type copyProbe struct {
+// probe is a probeFunc, compiled, with copies of the parameters on device 0.
+type probe struct {
 	program *xla.Portable
 	weights []*tensors.Tensor
 }
 
 // newProbe makes a probe of full parameters, in the type that they are stored in.
-func newProbe(backend *xla.Backend, recipe train.Recipe, named params.Named[*tensors.Tensor], fn probeFunc) (probe,
+func newProbe(backend *xla.Backend, recipe train.Recipe, named params.Named[*tensors.Tensor], fn probeFunc) (*probe,
 	error) {
 	policy := recipe.Policy()
 	tree := recipe.Model.Params().As(policy.Compute)
@@ -36,7 +30,7 @@ func newProbe(backend *xla.Backend, recipe train.Recipe, named params.Named[*ten
 	if err != nil {
 		return nil, err
 	}
-	p := &copyProbe{}
+	p := &probe{}
 	for _, w := range weights {
 		placed, err := backend.Put(w, 0)
 		if err != nil {
@@ -54,7 +48,7 @@ func newProbe(backend *xla.Backend, recipe train.Recipe, named params.Named[*ten
 	return p, nil
 }
 
-func (p *copyProbe) Call(args ...any) ([]*tensors.Tensor, error) {
+func (p *probe) Call(args ...any) ([]*tensors.Tensor, error) {
 	var all []any
 	for _, w := range p.weights {
 		all = append(all, w)
@@ -62,12 +56,12 @@ func (p *copyProbe) Call(args ...any) ([]*tensors.Tensor, error) {
 	return p.program.Call(0, append(all, args...)...)
 }
 
-func (p *copyProbe) Close() {
+func (p *probe) Close() {
 	p.program.Close()
 	p.free()
 }
 
-func (p *copyProbe) free() error {
+func (p *probe) free() error {
 	var errs []error
 	for _, w := range p.weights {
 		errs = append(errs, w.FinalizeAll())

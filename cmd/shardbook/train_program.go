@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/gomlx/gomlx/core/tensors"
+
 	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/ddp"
@@ -15,17 +17,15 @@ import (
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// program is a runner of one program for a step, on one device or on all of them.
+// program is one program for a step, on one device or on all of them, as a rank.
 type program struct {
 	*train.Run
-	backend *xla.Backend
-	recipe  train.Recipe // whose model has the parameters in the order of the run
-	cut     bool         // devices have shards of the parameters
+	recipe train.Recipe // whose model has the parameters in the order of the run
 }
 
-// newProgram starts a run of one program on a layout's devices.
-func newProgram(backend *xla.Backend, j *job.Job, recipe train.Recipe, l parallel.Layout) (runner, error) {
-	p := j.Parallel
+// program starts one program on a layout's devices.
+func (r *ranks) program(j *job.Job, l parallel.Layout) error {
+	p, recipe := j.Parallel, r.recipe
 	axes := []xla.MeshAxis{xla.Axis(train.Axis, l.Data)}
 	for _, a := range []xla.MeshAxis{xla.Axis(parallel.Ring, l.Ring), xla.Axis(parallel.Ulysses, l.Ulysses),
 		xla.Axis(parallel.Tensor, l.Tensor)} {
@@ -33,9 +33,9 @@ func newProgram(backend *xla.Backend, j *job.Job, recipe train.Recipe, l paralle
 			axes = append(axes, a)
 		}
 	}
-	mesh, err := backend.Mesh(axes...)
+	mesh, err := r.backend.Mesh(axes...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	var run *train.Run
 	switch {
@@ -53,30 +53,18 @@ func newProgram(backend *xla.Backend, j *job.Job, recipe train.Recipe, l paralle
 		run, err = train.New(mesh, recipe)
 	}
 	if err != nil {
-		return nil, job.InFlags(err)
+		return err
 	}
-	return program{run, backend, recipe, p.Sharing() || p.Zero > 0}, nil
+	return r.join(1, func(context.Context, int) (rank, error) { return program{run, recipe}, nil })
 }
 
-func (p program) Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error {
-	for p.Steps() < until && ctx.Err() == nil {
-		inputs, targets, err := batch(p.Steps())
-		if err != nil {
-			return err
-		}
-		m, err := p.Step(inputs, targets)
-		if err != nil {
-			return err
-		}
-		memory, err := p.Run.Memory()
-		if err != nil {
-			return err
-		}
-		if err := done(metrics{Metrics: m, Bytes: memory.Total()}); err != nil {
-			return err
-		}
+func (p program) Step(_ context.Context, inputs, targets *tensors.Tensor) (metrics, error) {
+	m, err := p.Run.Step(inputs, targets)
+	if err != nil {
+		return metrics{}, err
 	}
-	return nil
+	memory, err := p.Run.Memory()
+	return metrics{Metrics: m, Bytes: memory.Total()}, err
 }
 
 func (p program) Save(ctx context.Context, dir string, meta any, keep int) error {
@@ -92,20 +80,12 @@ func (p program) Memory() (map[string]int64, error) {
 	return kinds, nil
 }
 
-// Probe is of copies of the full parameters where devices have shards.
-func (p program) Probe(fn probeFunc) (probe, error) {
-	if !p.cut {
-		return p.Run.Probe(fn)
-	}
-	values, err := p.Params(0)
+func (p program) Params(context.Context) (params.Named[*tensors.Tensor], error) {
+	values, err := p.Run.Params(0)
 	if err != nil {
 		return nil, err
 	}
-	named, err := params.Zip(p.recipe.Model.Params(), values)
-	if err != nil {
-		return nil, err
-	}
-	return newProbe(p.backend, p.recipe, named, fn)
+	return params.Zip(p.recipe.Model.Params(), values)
 }
 
 // collective counts the operations of one kind that a device takes part in, in a step: see xla.Traffic.
@@ -117,7 +97,7 @@ type collective struct {
 
 // collectives are those of the compiled program, if it is tensor- or sequence-parallel and has run; else nil.
 func (t *training) collectives() (all []collective, err error) {
-	run, ok := t.run.(program)
+	run, ok := t.run.ranks[0].(program)
 	if !ok || len(t.records) == 0 || !t.job.Parallel.Sharing() {
 		return nil, nil
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/internal/mpijob"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -20,7 +21,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// ranks is a runner of the ranks of this process: of all ranks, or with MPI of one. When one fails, all end.
+// ranks train the model and hold its state: all ranks, or with MPI the one of this process. A program on all devices is
+// one rank. When one fails, all end. The methods are for one goroutine.
 type ranks struct {
 	backend *xla.Backend
 	recipe  train.Recipe
@@ -35,15 +37,15 @@ type ranks struct {
 	steps int
 }
 
-// rank is one of the ranks that train together, or all of a plan that this process has. Its methods are for one
-// goroutine; those that take a context are collective calls.
+// rank is one of the ranks that train together, or all of a plan that this process has, or one program. Its methods are
+// for one goroutine; those that take a context are collective calls.
 type rank interface {
 	// Step trains on the rank's part of a batch. The loss is the mean over its own sequences, or over all.
 	Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error)
 	Steps() int
 	// Params are copies of the rank's parameters, unsharded.
 	Params(ctx context.Context) (params.Named[*tensors.Tensor], error)
-	// Memory is what the rank holds between the passes, by kind.
+	// Memory is the bytes on a device, by kind.
 	Memory() (map[string]int64, error)
 	Save(ctx context.Context, dir string, meta any, keep int) error
 	Load(ctx context.Context, c *checkpoint.Checkpoint) error
@@ -57,12 +59,40 @@ type around struct {
 	mpi       *mpijob.Job     // nil has all ranks in this process
 }
 
-// newRanks makes a runner without ranks; join adds them.
-func newRanks(ctx context.Context, backend *xla.Backend, recipe train.Recipe, in around) *ranks {
+// metrics are the results of a step.
+type metrics struct {
+	train.Metrics
+	Staleness float64 // of gradients, with asynchronous parameter servers
+	Bytes     int64   // on a device while a step runs
+}
+
+// batchFunc returns the batch of a step, counted from 0. It may be called by several goroutines at once.
+type batchFunc func(step int) (inputs, targets *tensors.Tensor, err error)
+
+// newRanks starts a run of a job in a layout on the backend's devices.
+func newRanks(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe,
+	batch batchFunc, in around) (*ranks, error) {
 	r := &ranks{backend: backend, recipe: recipe, around: in, link: group.Link{Bandwidth: float64(in.bandwidth)},
 		lag: 1}
 	r.ctx, r.fail = context.WithCancelCause(in.mpi.Context(ctx))
-	return r
+	var err error
+	switch p := j.Parallel; {
+	case p.Sync.Served():
+		err = r.serve(p)
+	case !p.Planned():
+		err = r.program(j, l)
+	default:
+		if r.plan, err = planOn(ctx, backend, j, l, recipe, batch, in.mpi); err == nil {
+			err = r.carryOut(p.OneProgram())
+		}
+	}
+	if err != nil {
+		if in.mpi == nil { // with MPI the process ends
+			r.Close()
+		}
+		return nil, job.InFlags(err)
+	}
+	return r, nil
 }
 
 // join starts the process's ranks, n of them.
@@ -91,11 +121,14 @@ func (r *ranks) each(do func(i int) error) error {
 	return context.Cause(r.ctx)
 }
 
+// Steps is the number of steps since the beginning of the run.
 func (r *ranks) Steps() int { return r.steps }
 
 // ahead is how many reports of a rank may wait for those of others.
 const ahead = 64
 
+// Train trains up to a step, counted from 1, and calls done after each step, in order. When the context ends, it
+// returns nil after the current step; see Steps. When done returns an error, it stops and returns that error.
 func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func(metrics) error) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
@@ -198,9 +231,9 @@ func (r *ranks) byFirst(do func(one rank) error) error {
 // peak is the most bytes that a device has held so far.
 func (r *ranks) peak() int64 { return slices.Max(r.backend.PeakBytes()) }
 
-// Memory is the peak of a device, and the most bytes of each kind that a rank holds. With MPI it is a collective call.
+// Memory is the most bytes of each kind on a device. With MPI it is a collective call.
 func (r *ranks) Memory() (map[string]int64, error) {
-	kinds := map[string]int64{"peak": r.peak()}
+	kinds := map[string]int64{}
 	for _, one := range r.ranks {
 		own, err := one.Memory()
 		if err != nil {
@@ -213,8 +246,8 @@ func (r *ranks) Memory() (map[string]int64, error) {
 	return r.mpi.Most(kinds)
 }
 
-// Probe is a collective call with MPI.
-func (r *ranks) Probe(fn probeFunc) (probe, error) {
+// Probe compiles a function of copies of the full parameters. With MPI it is a collective call.
+func (r *ranks) Probe(fn probeFunc) (*probe, error) {
 	all := make([]params.Named[*tensors.Tensor], len(r.ranks))
 	if err := r.each(func(i int) (err error) {
 		all[i], err = r.ranks[i].Params(r.ctx)

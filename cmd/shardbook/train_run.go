@@ -143,7 +143,7 @@ type training struct {
 	mpi     *mpijob.Job            // nil is a process alone
 	given   func(flag string) bool // says which flags were
 	backend *xla.Backend
-	run     runner
+	run     *ranks
 	devices int // of all processes
 	batches *gpt.Batches
 	unlock  func() // of the folder for checkpoints; nil where it is not locked
@@ -211,7 +211,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		return err
 	}
 	in := around{t.options.link, t.tracer.recorder(), t.mpi}
-	if t.run, err = newRunner(ctx, t.backend, j, layout, recipe, t.batches.Step, in); err != nil {
+	if t.run, err = newRanks(ctx, t.backend, j, layout, recipe, t.batches.Step, in); err != nil {
 		return err
 	}
 	if from != nil {
@@ -243,7 +243,7 @@ func (t *training) layout() (parallel.Layout, error) {
 	if err != nil {
 		return parallel.Layout{}, err
 	}
-	p.Choose(t.options.ofRanks() != "")
+	p.Choose(t.options.needsRanks())
 	return t.job.Layout()
 }
 

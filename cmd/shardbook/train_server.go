@@ -13,8 +13,7 @@ import (
 // serve starts ranks with parameter servers.
 func (r *ranks) serve(p job.Parallel) error {
 	e, err := paramserver.NewPrograms(r.backend, r.recipe, paramserver.Options{Async: p.Sync == job.Async,
-		Servers:     p.Servers,
-		BucketBytes: int64(p.BucketBytes), Accumulate: p.Accumulate, Trace: r.recorder})
+		Servers: p.Servers, BucketBytes: int64(p.BucketBytes), Accumulate: p.Accumulate, Trace: r.recorder})
 	if err != nil {
 		return err
 	}
@@ -52,8 +51,8 @@ func (r serverRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (
 
 // Memory leaves out optimizer states, which may be on other ranks.
 func (r serverRank) Memory() (map[string]int64, error) {
-	kinds := map[string]int64{"parameters": r.of.recipe.Model.Params().As(r.of.recipe.Policy().Params).Bytes(),
-		"gradients": 0}
+	kinds := map[string]int64{"peak": r.of.peak(), "gradients": 0,
+		"parameters": r.of.recipe.Model.Params().As(r.of.recipe.Policy().Params).Bytes()}
 	for _, b := range r.engine.Buckets() {
 		kinds["gradients"] += b.Bytes()
 	}

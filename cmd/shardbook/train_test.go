@@ -5,15 +5,12 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/lib/checkpoint"
@@ -29,10 +26,10 @@ var small = []string{"train", "--layers", "1", "--d", "16", "--heads", "4", "--s
 // together is what several devices train on, to be compared with one; its gradients have to be known whole.
 var together = append(slices.Clone(small), "--lr", "0.01", "--clip", "1")
 
-// oneDevice is what one device makes of together in 8 steps, and the text that it then writes.
+// oneDevice is what one device makes of together in 16 steps, and the text that it then writes.
 func oneDevice(t *testing.T) trainResult {
 	t.Helper()
-	return trainedOnce(t, append(slices.Clone(together), "--steps", "8", "--sample", "3", "--temperature", "0")...)
+	return trainedOnce(t, append(slices.Clone(together), "--steps", "16", "--sample", "3", "--temperature", "0")...)
 }
 
 // unclipped is what one device makes of small, in 40 steps.
@@ -147,66 +144,28 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		0o644); err != nil {
 		t.Fatal(err)
 	}
-	args := append(slices.Clone(small), "--text", text, "--batch", "2", "--seed", "3", "--dropout", "0.1",
-		"--checkpoint")
-	cmd := exec.Command(os.Args[0], append(args, first, "--steps", "1000000", "--save-every", "7", "--log", log,
-		"--grace", "1h")...)
-	cmd.Env = append(os.Environ(), envMain+"=1")
-	var noise strings.Builder
-	cmd.Stderr = &noise
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Process.Kill()
-	for started := false; !started; time.Sleep(time.Millisecond) {
-		_, err := os.Stat(filepath.Join(first, "step-00000007"))
-		started = err == nil
-		if cmd.Process.Signal(syscall.Signal(0)) != nil {
-			t.Fatalf("the training has ended: %s", noise.String())
+	args := append(slices.Clone(small), "--text", text, "--batch", "2", "--seed", "3", "--dropout", "0.1")
+	stopped := interrupted(t, first, 7, func(p *process) {
+		inUse := fmt.Sprintf("checkpoint: %s is in use by process %d on", first, p.Process.Pid)
+		if err := command("train", "--resume", "--checkpoint", first); err == nil ||
+			!strings.Contains(err.Error(), inUse) {
+			t.Errorf("a second run in the folder: error %v, want %q", err, inUse)
 		}
-	}
-	inUse := fmt.Sprintf("checkpoint: %s is in use by process %d on", first, cmd.Process.Pid)
-	if err := command("train", "--resume", "--checkpoint", first); err == nil || !strings.Contains(err.Error(), inUse) {
-		t.Errorf("a second run in the folder: error %v, want %q", err, inUse)
-	}
-	cmd.Process.Signal(os.Interrupt)
-	if err := cmd.Wait(); err == nil || !strings.Contains(noise.String(), "continue with --resume") {
-		t.Fatalf("interrupted: error %v, %s", err, noise.String())
-	}
-	stopped := newestStep(t, first)
+	}, append(args, "--log", log)...)
 	to := strconv.Itoa(stopped + 3)
 	second := trained(t, "train", "--resume", "--checkpoint", first, "--steps", to, "--log", log, "--recompute", "none",
 		"--activation", "usual")
-	want := trained(t, append(args, whole, "--steps", to)...)
+	want := trained(t, append(args, "--checkpoint", whole, "--steps", to)...)
 	if len(second.Losses) != 3 || !slices.Equal(second.Losses, want.Losses[stopped:]) || second.FirstStep != stopped+1 {
 		t.Errorf("losses %v from step %d, without a stop %v", second.Losses, second.FirstStep, want.Losses[stopped:])
 	}
-	newest := func(folder string) (data []byte) {
-		files, err := filepath.Glob(filepath.Join(folder, "step-*"+to, "*.safetensors"))
-		if err != nil || len(files) != 1 {
-			t.Fatal(files, err)
-		}
-		if data, err = os.ReadFile(files[0]); err != nil {
-			t.Fatal(err)
-		}
-		return data
-	}
-	if !slices.Equal(newest(first), newest(whole)) {
+	file, before := tensorsOf(t, first, stopped+3)
+	if _, wanted := tensorsOf(t, whole, stopped+3); !slices.Equal(before, wanted) {
 		t.Error("the checkpoints differ")
 	}
-	lines, err := os.ReadFile(log)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, line := range strings.Split(strings.TrimSpace(string(lines)), "\n") {
-		var r stepRecord
-		if err := json.Unmarshal([]byte(line), &r); err != nil || r.Step != i+1 || r.Loss != want.Losses[i] {
-			t.Fatalf("line %d of the log: %s (error %v), want loss %v", i+1, line, err, want.Losses[i])
-		}
-	}
+	checkLog(t, log, want.Losses, 0)
 
 	t.Run("errors", func(t *testing.T) {
-		before := newest(first)
 		for _, c := range []struct {
 			args []string
 			want string
@@ -228,18 +187,16 @@ func TestTrainInterruptAndResume(t *testing.T) {
 			}
 		}
 		// A damaged checkpoint is refused, and stays as it is; so is one of a text that has changed.
-		file := filepath.Join(first, "step-"+strings.Repeat("0", 8-len(to))+to)
-		files, _ := filepath.Glob(filepath.Join(file, "*.safetensors"))
 		damaged := slices.Clone(before)
 		damaged[len(damaged)/2] ^= 4
-		if err := os.WriteFile(files[0], damaged, 0o644); err != nil {
+		if err := os.WriteFile(file, damaged, 0o644); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := ran(t, "train", "--resume", "--checkpoint", first); err == nil || !strings.Contains(err.Error(),
-			filepath.Base(files[0])) {
+			filepath.Base(file)) {
 			t.Errorf("one bit flipped: %v", err)
 		}
-		if !slices.Equal(newest(first), damaged) {
+		if _, now := tensorsOf(t, first, stopped+3); !slices.Equal(now, damaged) {
 			t.Error("the damaged checkpoint was overwritten")
 		}
 		if err := os.WriteFile(text, []byte("another text, which is as good as any"), 0o644); err != nil {
@@ -317,23 +274,15 @@ func TestTrainLogsSkippedSteps(t *testing.T) {
 // Interrupted while its only step is compiled, the run does the step and saves it.
 func TestTrainInterruptedAtOnce(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "new")
-	cmd := exec.Command(os.Args[0], append(small, "--steps", "1", "--checkpoint", dir, "--grace", "1h")...)
-	cmd.Env = append(os.Environ(), envMain+"=1")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	for {
-		if _, err := os.Stat(dir); err == nil {
-			break
-		}
-		time.Sleep(time.Millisecond)
-	}
-	cmd.Process.Signal(os.Interrupt)
-	err := cmd.Wait()
+	p := begin(t, nil, slices.Concat([]string{os.Args[0]}, small,
+		[]string{"--steps", "1", "--checkpoint", dir, "--grace", "1h"})...)
+	p.until("it makes the folder", func() bool { return exists(dir) })
+	p.Process.Signal(os.Interrupt)
+	p.status()
 	saved, _ := filepath.Glob(filepath.Join(dir, "step-*"))
 	// The signal comes before the step, and then step 0 is saved, or in it.
 	if len(saved) != 1 {
-		t.Errorf("checkpoints %q, error %v", saved, err)
+		t.Errorf("checkpoints %q: %s", saved, p.output())
 	}
 }
 
@@ -364,18 +313,4 @@ func TestNumbersForPeople(t *testing.T) {
 			t.Errorf("%d bytes as %q, want %q", n, got, want)
 		}
 	}
-}
-
-// newestStep is the step of the newest checkpoint in a folder.
-func newestStep(t *testing.T, folder string) int {
-	t.Helper()
-	path, err := checkpoint.Latest(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
-	step, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "step-"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return step
 }

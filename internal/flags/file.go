@@ -2,6 +2,7 @@ package flags
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -240,18 +241,25 @@ func keys(f *pflag.FlagSet, of *pflag.Flag) (names []string) {
 	return names
 }
 
+// settings are the flags that files can set, and that have a value.
+func settings(f *pflag.FlagSet) (all []*pflag.Flag) {
+	f.VisitAll(func(flag *pflag.Flag) {
+		text := flag.Value.String()
+		if text != "" && group(flag) != "" && !flag.Hidden && flag.Annotations[notFileKey] == nil &&
+			flag.Annotations[pairsKey] == nil && !isSettings(flag, text) {
+			all = append(all, flag)
+		}
+	})
+	return all
+}
+
 // Print writes the settings as a YAML file: the flags of all groups that have a value, under the names of their groups.
 func Print(out io.Writer, f *pflag.FlagSet) error {
 	mapping := &yaml.Node{Kind: yaml.MappingNode}
 	last := ""
-	f.VisitAll(func(flag *pflag.Flag) {
-		text := flag.Value.String()
-		if text == "" || group(flag) == "" || flag.Hidden || flag.Annotations[notFileKey] != nil ||
-			flag.Annotations[pairsKey] != nil || isSettings(flag, text) {
-			return
-		}
-		key, value := &yaml.Node{Kind: yaml.ScalarNode, Value: flag.Name}, &yaml.Node{Kind: yaml.ScalarNode,
-			Value: text}
+	for _, flag := range settings(f) {
+		key := &yaml.Node{Kind: yaml.ScalarNode, Value: flag.Name}
+		value := &yaml.Node{Kind: yaml.ScalarNode, Value: flag.Value.String()}
 		if kind := flag.Value.Type(); kind == "string" || kind == "duration" {
 			value.Tag = "!!str"
 		}
@@ -260,10 +268,26 @@ func Print(out io.Writer, f *pflag.FlagSet) error {
 			key.HeadComment = last
 		}
 		mapping.Content = append(mapping.Content, key, value)
-	})
+	}
 	encoder := yaml.NewEncoder(out)
 	defer encoder.Close()
 	return encoder.Encode(mapping)
+}
+
+// Values returns the settings for a file of JSON, except those of some groups. Their types are text, number and bool.
+func Values(f *pflag.FlagSet, except ...string) map[string]any {
+	values := map[string]any{}
+	for _, flag := range settings(f) {
+		if slices.Contains(except, group(flag)) {
+			continue
+		}
+		var value any = flag.Value.String()
+		if flag.Value.Type() != "string" {
+			value = json.RawMessage(flag.Value.String())
+		}
+		values[strings.ReplaceAll(flag.Name, "-", "_")] = value
+	}
+	return values
 }
 
 // File marks a flag that names a file, for completion: with one of these extensions, or any if there are none.

@@ -4,6 +4,7 @@ package flags
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,6 +25,32 @@ const (
 	filesKey   = "shardbook_settings_file"
 	leastKey   = "shardbook_least"
 )
+
+// Adder returns a function that adds a flag for a variable, whose value is the default: a [pflag.Value], or a number, a
+// bool, a duration or a string type. It panics if the variable is of another type.
+func Adder(f *pflag.FlagSet) func(variable any, name, usage string) {
+	return func(variable any, name, usage string) {
+		switch v := variable.(type) {
+		case pflag.Value:
+			f.Var(v, name, usage)
+		case *int:
+			f.IntVar(v, name, *v, usage)
+		case *int64:
+			f.Int64Var(v, name, *v, usage)
+		case *uint32:
+			f.Uint32Var(v, name, *v, usage)
+		case *float64:
+			f.Float64Var(v, name, *v, usage)
+		case *bool:
+			f.BoolVar(v, name, *v, usage)
+		case *time.Duration:
+			f.DurationVar(v, name, *v, usage)
+		default:
+			text := reflect.ValueOf(v).Convert(reflect.TypeFor[*string]()).Interface().(*string)
+			f.StringVar(text, name, *text, usage)
+		}
+	}
+}
 
 // Group puts all flags without a group into this one. Help lists them under its name.
 func Group(f *pflag.FlagSet, name string) {
@@ -119,13 +146,17 @@ func Check(f *pflag.FlagSet) (err error) {
 	return err
 }
 
-// Least sets the minimum of numbers or durations, such as "1" or "0s"; "1ns" means positive. It panics if a flag does
-// not exist.
+// Least sets the minimum of numbers or durations, such as "1" or "0s". It panics if a flag does not exist.
 func Least(f *pflag.FlagSet, least string, names ...string) {
 	for _, name := range names {
 		annotate(f.Lookup(name), leastKey, least)
 	}
 }
+
+// Positive marks durations that must be more than 0. It panics if a flag does not exist.
+func Positive(f *pflag.FlagSet, names ...string) { Least(f, moreThan0, names...) }
+
+const moreThan0 = "1ns"
 
 // Settle reads the files of settings, sets the flags of [Pairs], and returns an error for a flag that was set to an
 // empty value or below its minimum.
@@ -160,27 +191,25 @@ func Settle(f *pflag.FlagSet) (err error) {
 	})
 	each(func(flag *pflag.Flag) error {
 		least, text := first(flag, leastKey), flag.Value.String()
-		if least == "" {
+		if least == "" || amount(text) >= amount(least) {
 			return nil
 		}
-		n, _ := strconv.ParseFloat(text, 64)
-		bound, _ := strconv.ParseFloat(least, 64)
-		if flag.Value.Type() == "duration" {
-			d, _ := time.ParseDuration(text)
-			most, _ := time.ParseDuration(least)
-			n, bound = float64(d), float64(most)
+		want := "at least " + least
+		if least == moreThan0 {
+			want = "more than 0s"
 		}
-		if least == "1ns" {
-			least = "more than 0s"
-		} else {
-			least = "at least " + least
-		}
-		if n < bound {
-			return Located(f, fmt.Errorf("--%s=%s: want %s", flag.Name, text, least))
-		}
-		return nil
+		return Located(f, fmt.Errorf("--%s=%s: want %s", flag.Name, text, want))
 	})
 	return err
+}
+
+// amount is the value of a number, or the nanoseconds of a duration.
+func amount(text string) float64 {
+	if d, err := time.ParseDuration(text); err == nil {
+		return float64(d)
+	}
+	n, _ := strconv.ParseFloat(text, 64)
+	return n
 }
 
 // Complete adds shell completion for the flags of a command that have choices.

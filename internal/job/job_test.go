@@ -1,78 +1,89 @@
 package job
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 
 	"github.com/shardbook/shardbook/internal/flags"
-	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/pipeline"
-	"github.com/shardbook/shardbook/lib/sequence"
 )
+
+// parsed returns the job that flags set, and the flags.
+func parsed(t *testing.T, line string) (*Job, *pflag.FlagSet) {
+	t.Helper()
+	j, set := New(), pflag.NewFlagSet("", pflag.ContinueOnError)
+	j.Flags(set)
+	err := set.Parse(strings.Fields(line))
+	if err == nil {
+		err = flags.Settle(set)
+	}
+	if err != nil {
+		t.Fatalf("%s: %v", line, err)
+	}
+	j.normalize()
+	return j, set
+}
 
 // What is left out of a resumed run's flags is as it was, unless it belongs to a way that is left.
 func TestParallelResumed(t *testing.T) {
-	bucket := Parallel{Data: 4, Sync: Bucket, Accumulate: 2, Every: 1, BucketBytes: 9, Compress: "bf16"}
-	third := Parallel{Data: 4, Sync: Ranks, Accumulate: 2, Every: 1, Zero: 3, Prefetch: 2, Shards: 2}
-	piped := Parallel{Data: 4, Sync: Ranks, Accumulate: 1, Every: 1, Pipe: 2, ScheduleText: "schedule"}
-	shared := Parallel{Data: 4, Sync: SPMD, Accumulate: 1, Every: 1,
-		Tensor: 2, TensorSequence: true, SeqParallel: 4, SeqMethod: "hybrid", SeqUlysses: 2, Placement: "striped"}
-	for _, c := range []struct {
-		was  Parallel
-		args string
-		want Parallel
-	}{
+	const (
+		bucket = "--data 4 --sync bucket --accumulate 2 --bucket-bytes 9 --compress-gradients bf16"
+		third  = "--data 4 --sync ranks --accumulate 2 --zero 3 --prefetch 2 --shards 2"
+		piped  = "--data 4 --sync ranks --pipe 2"
+		split  = " --seq-parallel 4 --seq-method hybrid --seq-ulysses 2 --placement striped"
+		shared = "--data 4 --sync spmd --tensor 2 --tensor-sequence" + split
+	)
+	for _, c := range []struct{ was, args, want string }{
 		{bucket, "", bucket},
 		{bucket, "--sync bucket --zero 0", bucket},
-		{bucket, "--data 2 --bucket-bytes 1kB", Parallel{Data: 2, Sync: Bucket, Accumulate: 2, Every: 1,
-			BucketBytes: 1000,
-			Compress:    "bf16"}},
-		{bucket, "--sync Naive", Parallel{Data: 4, Sync: Naive, Accumulate: 2, Every: 1}},
-		{bucket, "--zero 1", Parallel{Data: 4, Sync: SPMD, Accumulate: 2, Every: 1, Zero: 1}},
+		{bucket, "--data 2 --bucket-bytes 1kB",
+			"--data 2 --sync bucket --accumulate 2 --bucket-bytes 1000 --compress-gradients bf16"},
+		{bucket, "--sync Naive", "--data 4 --sync naive --accumulate 2"},
+		{bucket, "--zero 1", "--data 4 --sync spmd --accumulate 2 --zero 1"},
 		{third, "", third},
-		{third, "--zero 3 --prefetch 0", Parallel{Data: 4, Sync: Ranks, Accumulate: 2, Every: 1, Zero: 3, Shards: 2}},
-		{third, "--sync spmd", Parallel{Data: 4, Sync: SPMD, Accumulate: 2, Every: 1, Zero: 3, Prefetch: 2}},
-		{third, "--zero 2 --shards 4", Parallel{Data: 4, Sync: Ranks, Accumulate: 2, Every: 1, Zero: 2, Shards: 4}},
-		{third, "--zero 0", Parallel{Data: 4, Sync: Bucket, Accumulate: 2, Every: 1}},
-		{third, "--zero 0 --data 1 --accumulate 1", OneDevice()},
-		{third, "--pipe 2 --zero 0", Parallel{Data: 4, Sync: Ranks, Accumulate: 1, Every: 1, Pipe: 2}},
-		{piped, "--data 1", Parallel{Data: 1, Sync: Ranks, Accumulate: 1, Every: 1, Pipe: 2, ScheduleText: "schedule"}},
-		{piped, "--pipe 3 --chunks 2", Parallel{Data: 4, Sync: Ranks, Accumulate: 1, Every: 1, Pipe: 3, Chunks: 2}},
-		{piped, "--schedule GPipe --cut 2,2", Parallel{Data: 4, Sync: Ranks, Accumulate: 1, Every: 1,
-			Pipe: 2, PipeSchedule: "gpipe", Cut: "2,2"}},
-		{piped, "--pipe 3 --schedule-file f", Parallel{Data: 4, Sync: Ranks, Accumulate: 1, Every: 1, Pipe: 3,
-			File: "f"}},
-		{piped, "--zero 2", Parallel{Data: 4, Sync: SPMD, Accumulate: 1, Every: 1, Zero: 2}},
-		{piped, "--sync naive", Parallel{Data: 4, Sync: Naive, Accumulate: 1, Every: 1}},
-		{piped, "--pipe 0", Parallel{Data: 4, Sync: Bucket, Accumulate: 1, Every: 1}},
-		{third, "--tensor 2", Parallel{Data: 4, Sync: SPMD, Accumulate: 1, Every: 1, Tensor: 2}},
-		{piped, "--seq-parallel 2 --data 1", Parallel{Data: 1, Sync: SPMD, Accumulate: 1, Every: 1, SeqParallel: 2}},
-		{shared, "--data 1 --tensor 2", Parallel{Data: 1, Sync: SPMD, Accumulate: 1, Every: 1,
-			Tensor: 2, TensorSequence: true, SeqParallel: 4, SeqMethod: "hybrid", SeqUlysses: 2, Placement: "striped"}},
-		{shared, "--tensor-sequence=false", Parallel{Data: 4, Sync: SPMD, Accumulate: 1, Every: 1,
-			Tensor: 2, SeqParallel: 4, SeqMethod: "hybrid", SeqUlysses: 2, Placement: "striped"}},
-		{shared, "--seq-method Ulysses", Parallel{Data: 4, Sync: SPMD, Accumulate: 1, Every: 1,
-			Tensor: 2, TensorSequence: true, SeqParallel: 4, SeqMethod: "ulysses"}},
-		{shared, "--tensor 4", Parallel{Data: 4, Sync: SPMD, Accumulate: 1, Every: 1, Tensor: 4}},
-		{shared, "--tensor 1", Parallel{Data: 4, Sync: Bucket, Accumulate: 1, Every: 1}},
-		{shared, "--tensor 2 --sync auto", Parallel{Data: 4, Sync: Auto, Accumulate: 1, Every: 1, Tensor: 2}},
-		{shared, "--zero 1", Parallel{Data: 4, Sync: SPMD, Accumulate: 1, Every: 1, Zero: 1}},
-		{shared, "--pipe 2", Parallel{Data: 4, Sync: Ranks, Accumulate: 1, Every: 1, Pipe: 2}},
-		{OneDevice(), "--zero 2 --offload-optimizer", Parallel{Data: 1, Sync: Ranks, Accumulate: 1, Every: 1, Zero: 2,
-			Offload: true}},
+		{third, "--zero 3 --prefetch 0", "--data 4 --sync ranks --accumulate 2 --zero 3 --shards 2"},
+		{third, "--sync spmd", "--data 4 --sync spmd --accumulate 2 --zero 3 --prefetch 2"},
+		{third, "--zero 2 --shards 4", "--data 4 --sync ranks --accumulate 2 --zero 2 --shards 4"},
+		{third, "--zero 0", "--data 4 --sync bucket --accumulate 2"},
+		{third, "--zero 0 --data 1 --accumulate 1", ""},
+		{third, "--pipe 2 --zero 0", "--data 4 --sync ranks --pipe 2"},
+		{third, "--tensor 2", "--data 4 --sync spmd --tensor 2"},
+		{piped, "--data 1", "--data 1 --sync ranks --pipe 2 TEXT"},
+		{piped, "--pipe 3 --chunks 2", "--data 4 --sync ranks --pipe 3 --chunks 2"},
+		{piped, "--schedule GPipe --cut 2,2", piped + " --schedule gpipe --cut 2,2"},
+		{piped, "--pipe 3 --schedule-file f", "--data 4 --sync ranks --pipe 3 --schedule-file f"},
+		{piped, "--zero 2", "--data 4 --sync spmd --zero 2"},
+		{piped, "--sync naive", "--data 4 --sync naive"},
+		{piped, "--pipe 0", "--data 4 --sync bucket"},
+		{piped, "--seq-parallel 2 --data 1", "--data 1 --sync spmd --seq-parallel 2"},
+		{shared, "--data 1 --tensor 2", "--data 1 --sync spmd --tensor 2 --tensor-sequence" + split},
+		{shared, "--tensor-sequence=false", "--data 4 --sync spmd --tensor 2" + split},
+		{shared, "--seq-method Ulysses",
+			"--data 4 --sync spmd --tensor 2 --tensor-sequence --seq-parallel 4 --seq-method ulysses"},
+		{shared, "--tensor 4", "--data 4 --sync spmd --tensor 4"},
+		{shared, "--tensor 1", "--data 4 --sync bucket"},
+		{shared, "--tensor 2 --sync auto", "--data 4 --sync auto --tensor 2"},
+		{shared, "--zero 1", "--data 4 --sync spmd --zero 1"},
+		{shared, "--pipe 2", "--data 4 --sync ranks --pipe 2"},
+		{"", "--zero 2 --offload-optimizer", "--data 1 --sync ranks --zero 2 --offload-optimizer"},
 	} {
-		given, set := OneDevice(), pflag.NewFlagSet("", pflag.ContinueOnError)
-		given.flags(set)
-		if err := set.Parse(strings.Fields(c.args)); err != nil {
-			t.Fatal(err)
+		was, _ := parsed(t, c.was)
+		if c.was == piped {
+			was.Parallel.ScheduleText = "schedule"
 		}
-		given.normalize()
-		got, err := c.was.resumed(set)
+		line, text := strings.CutSuffix(c.want, " TEXT")
+		want, _ := parsed(t, line)
+		if text {
+			want.Parallel.ScheduleText = "schedule"
+		}
+		_, given := parsed(t, c.args)
+		got, err := was.Parallel.resumed(given)
 		got.Choose(false)
-		if err != nil || got != c.want {
-			t.Errorf("%+v with %q: %+v, error %v, want %+v", c.was, c.args, got, err, c.want)
+		if err != nil || got != want.Parallel {
+			t.Errorf("%s with %q: %+v, error %v, want %+v", c.was, c.args, got, err, want.Parallel)
 		}
 	}
 }
@@ -104,80 +115,68 @@ func TestMicrobatches(t *testing.T) {
 	}
 }
 
-// A layout has the devices that the flags say, and the model the axes of those that share sequences.
-func TestShareLayout(t *testing.T) {
-	for _, c := range []struct {
-		share         Parallel
-		ring, ulysses int
-		group         sequence.Group
-	}{
-		{Parallel{Tensor: 2}, 1, 1, sequence.Group{}},
-		{Parallel{SeqParallel: 2}, 2, 1, sequence.Group{Ring: "ring", Placement: sequence.Zigzag}},
-		{Parallel{SeqParallel: 2, SeqMethod: "ulysses"}, 1, 2, sequence.Group{Ulysses: "ulysses"}},
-		{Parallel{SeqParallel: 2, SeqMethod: "allgather", Placement: sequence.Striped}, 2, 1,
-			sequence.Group{Ring: "ring", Gather: true, Placement: sequence.Striped}},
-		{Parallel{Tensor: 2, SeqParallel: 4, SeqMethod: "hybrid"}, 2, 2,
-			sequence.Group{Ring: "ring", Ulysses: "ulysses", Placement: sequence.Zigzag}},
-	} {
-		j := New()
-		j.Parallel = c.share
-		j.Parallel.Data = 3
-		l, err := j.layout()
-		if err != nil || l.Data != 3 || l.Ring != c.ring || l.Ulysses != c.ulysses || l.Tensor != c.share.Tensor ||
-			l.Ranks() != 1 {
-			t.Errorf("%+v: %+v, error %v", c.share, l, err)
+// layouts lists flags, the layout that they are, its pipeline, and how devices share sequences.
+const layouts = `
+--tensor 1 | 
+--data 4 --sync spmd | data=4
+--data 4 --accumulate 2 --bucket-bytes 1000 | replicas=4,microbatches=2,sync=bucket,bucket-bytes=1000
+--data 4 --every 2 | replicas=4,sync=bucket,every=2
+--data 2 --compress-gradients bf16 | replicas=2,sync=bucket
+--data 4 --zero 3 --prefetch 1 --shards 2 | replicas=4,zero=3,prefetch=1,shards=2
+--data 4 --zero 3 --shards 2 --sync spmd | replicas=2,data=2,zero=3
+--data 2 --offload-optimizer | replicas=2,offload-optimizer,sync=bucket
+--replicas 2 --tensor 2 --sync naive --accumulate 2 | replicas=2,tensor=2,microbatches=2,sync=naive
+--data 2 --tensor 2 --tensor-sequence | data=2,tensor=2,tensor-sequence
+--tensor 2 --tensor-partition | tensor=2,tensor-partition
+--data 2 --seq-parallel 2 | data=2,seq-parallel=2; ring zigzag
+--seq-parallel 2 --seq-ranks --zero 1 | seq-parallel=2,seq-ranks,zero=1; ring zigzag
+--data 2 --seq-parallel 2 --seq-method ulysses | data=2,seq-parallel=2,seq-method=ulysses; ulysses
+--seq-parallel 2 --seq-method allgather --placement striped | seq-parallel=2; gathered ring striped
+--seq-parallel 4 --seq-method hybrid | seq-parallel=4,seq-method=hybrid,seq-ulysses=2; ulysses ring zigzag
+--pipe 2 | ; 1f1b of 2, 4 micro-batches
+--pipe 3 --schedule zb-h1 --microbatches 4 --cut 2,1,1 | cut=2:1:1; zb-h1 of 3, 4 micro-batches
+--pipe 2 --schedule interleaved --chunks 2 --microbatches 2 | ; interleaved of 2, 2 micro-batches
+--layout pipe=2,data=2,tensor=2,zero=1 | data=2,tensor=2,zero=1; 1f1b of 2, 4 micro-batches
+--layout pipe=2,zero=3,prefetch=1,recompute-stages | zero=3,prefetch=1,recompute-stages; 1f1b of 2, 4 micro-batches
+--layout data=4,pipe=3,cut=2:1:1,sync=naive | replicas=4,cut=2:1:1,sync=naive; 1f1b of 3, 4 micro-batches
+`
+
+// Flags reach the library's layout, one by one or as one value, and the model has the axes of shared sequences.
+func TestLayout(t *testing.T) {
+	for line := range strings.Lines(strings.TrimSpace(layouts)) {
+		line, want, _ := strings.Cut(strings.TrimSpace(line), "|")
+		j, _ := parsed(t, line)
+		j.Parallel.Choose(false)
+		l, err := j.Layout()
+		if l.Microbatches == 1 {
+			l.Microbatches = 0
 		}
-		if got := j.Parallel.sequenceGroup(); got != c.group {
-			t.Errorf("%+v: %+v, want %+v", c.share, got, c.group)
+		got := l.String()
+		if l.Plan != nil {
+			got += fmt.Sprintf("; %s of %d, %d micro-batches", l.Plan.Name, len(l.Plan.Ranks), l.Plan.Micro)
+		}
+		if g := j.Parallel.sequenceGroup(); j.Parallel.SeqParallel > 0 {
+			gather := map[bool]string{true: "gathered "}[g.Gather]
+			axes := strings.Fields(fmt.Sprint(gather, g.Ulysses, " ", g.Ring, " ", g.Placement))
+			got += "; " + strings.Join(axes, " ")
+		}
+		if err != nil || got != strings.TrimSpace(want) || (l.Hook != nil) != (j.Parallel.Compress != "") {
+			t.Errorf("%s: %s, error %v, want %s", line, got, err, want)
 		}
 	}
 }
 
 // What two processes cannot do together is an error that says what to do.
 func TestForProcesses(t *testing.T) {
-	for text, want := range map[string]string{
+	for line, want := range map[string]string{
 		"--data 3":                "--data=3 ranks need 3 processes, and there are 2",
 		"--pipe 3":                "2 processes are not a multiple of pipelines of --pipe=3",
 		"--tensor 2 --replicas 3": "--replicas=3 ranks need 3 processes, and there are 2",
 		"--sync spmd":             "choose --sync, one of",
 	} {
-		p, set := OneDevice(), pflag.NewFlagSet("", pflag.ContinueOnError)
-		p.flags(set)
-		if err := set.Parse(strings.Fields(text)); err != nil {
-			t.Fatal(err)
-		}
-		if err := p.ForProcesses(2, set.Changed); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: %v, want %q", text, err, want)
-		}
-	}
-}
-
-// One value sets several flags, and what a text of a layout can be, the flag takes.
-func TestLayoutFlag(t *testing.T) {
-	for text, want := range map[string]Parallel{
-		"pipe=2,data=2,tensor=2,zero=1": {Data: 2, Accumulate: 1, Every: 1, Pipe: 2, Tensor: 2, Zero: 1},
-		"replicas=2,seq-parallel=4,seq-method=hybrid,seq-ulysses=2,zero=3,prefetch=1": {Data: 1, Accumulate: 1,
-			Every:       1,
-			Replicas:    2,
-			SeqParallel: 4, SeqMethod: "hybrid", SeqUlysses: 2, Zero: 3, Prefetch: 1},
-		"data=4,pipe=3,schedule=zb-h1,microbatches=6,cut=3:2:1,recompute-stages": {Data: 4, Accumulate: 1, Every: 1,
-			Pipe:         3,
-			PipeSchedule: "zb-h1", Microbatches: 6, Cut: "3,2,1", RecomputeStages: true},
-		"data=2,sync=overlap,offload-optimizer,bucket-bytes=1000": {Data: 2, Accumulate: 1, Every: 1, Sync: Overlap,
-			Offload:     true,
-			BucketBytes: 1000},
-	} {
-		j, set := New(), pflag.NewFlagSet("", pflag.ContinueOnError)
-		j.Flags(set)
-		err := set.Parse([]string{"--layout", text})
-		if err == nil {
-			err = flags.Settle(set)
-		}
-		if err != nil || j.Parallel != want {
-			t.Errorf("%s: %+v, error %v, want %+v", text, j.Parallel, err, want)
-		}
-		if _, err := parallel.ParseLayout(text); err != nil {
-			t.Error(err)
+		j, set := parsed(t, line)
+		if err := j.Parallel.ForProcesses(2, set.Changed); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v, want %q", line, err, want)
 		}
 	}
 }

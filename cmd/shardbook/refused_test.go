@@ -10,8 +10,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// refused lists flags and the expected text of their error: a line for each check of the command and of the libraries.
-const refused = `
+// refused lists, for each command, flags and what their error says: a line for each check of the command and of the
+// libraries. Words in capitals are files.
+var refused = map[string]string{"train": `
 --text EMPTY                                        | is empty: choose
 --text SHORT                                        | 5 bytes
 --text SHORT/below                                  | SHORT/below
@@ -127,33 +128,195 @@ surplus                                             | surplus
 --schedule-file STUCK                               | --schedule-file: STUCK
 --schedule-file FILE --pipe 3                       | is a schedule of 2 ranks
 --schedule-file FILE --chunks 2                     | are part of the schedule
-`
+`, "estimate": `
+| no model is given | --model | --params
+surplus | surplus
+--params 0 | --params=0
+--params -5 | --params=-5
+--params 1.5 | --params=1.5 | whole number
+--params 1e-3 | --params=1e-3
+--params 1e19 | --params=1e19
+--params 1e999999999 | --params=1e999999999
+--params 1e-999999999 | --params=1e-999999999
+--params 7.5GB | --params=7.5GB
+--params Inf | --params=Inf
+--params ONES | --params=1
+--params 9e18 | 9000000000000000000 | int64
+--params 1e9 --batch 2 | --batch has no effect with --params
+--params 1e9 --tensor 2 | --tensor has no effect with --params
+--params 1e9 --activation relu | --activation has no effect with --params
+--params 1e9 --optimizer adafactor | shapes | give a model
+--params 1e9 --recompute auto --memory 1GB | --recompute has no effect with --params
+--params 1e9 --model GPT-2 | --model and --params
+--params 1e9 --gated | --params and --gated
+--model GPT-2 --norm layernorm | --model and --norm
+--model Llama-9 | --model | Llama-9 | nearest | --list-models
+--config DIR/nothing | --config | nothing
+--config DIR/. | --config | is a folder
+--config MOE | --config | mixtral
+--layers 2 | --layers | Config.Width is 0
+--layers 2 --d 64 --heads 5 --seq 8 --vocab 9 | Heads is 5 | such as 4
+--layers 1 --d 60 --heads 6 --kv-heads 3 --seq 8 --vocab 16 --tensor 2 | Tensor is 2 | 3 key and value heads
+--model GPT-2 --data 0 | --data=0
+--model GPT-2 --batch -1 | --batch=-1
+--model GPT-2 --tensor 7 | Parallelism.Tensor is 7
+--model GPT-2 --zero 4 | ZeRO is 4
+--model GPT-2 --zero -1 | ZeRO is -1
+--model GPT-2 --pipe 13 | Pipeline is 13
+--model GPT-2 --schedule random | Schedule | random
+--model GPT-2 --seq 9999 | Seq is 9999
+--model GPT-2 --seq -1 | Seq is -1
+--model GPT-2 --dropout NaN | Dropout is NaN
+--model GPT-2 --clip NaN | --clip=NaN
+--model GPT-2 --clip Inf --json | --clip=+Inf
+--model GPT-2 --precision fp7 | --precision | fp7
+--model GPT-2 --optimizer magic | --optimizer | magic
+--model GPT-2 --recompute half | Recompute | half
+--model GPT-2 --recompute auto | --recompute=auto | --device or --memory
+--model GPT-2 --recompute auto --memory 1GB --tensor 5 | Tensor is 5
+--model GPT-2 --engine steam | --engine=steam
+--model GPT-2 --engine compiled --tensor 2 | Method
+--model GPT-2 --bucket 0 | --bucket=0
+--model GPT-2 --bucket 1e60 | --bucket=1e60
+--model GPT-2 --overhead much | --overhead=much
+--model GPT-2 --memory 80XB | --memory=80XB
+--model GPT-2 --memory 0.5 | --memory=0.5
+--model GPT-2 --memory 80GB --device B200 | --device and --memory
+--model GPT-2 --device abacus | --device | abacus | nearest
+--model GPT-2 --activation tanh | --activation=tanh | relu
+--model GPT-2 --tokens some | --tokens=some
+--model GPT-2 --units MB | --units=MB
+--model GPT-2 --data 2147483648 --context 1024 --seq 1024 --pipe 12 --tensor 12 | devices | smaller numbers
+--model llama-3-8b --batch 2147483647 --seq 268435456 | int64
+--file DIR/nothing | --file | nothing
+--file EMPTY | no model is given
+--file TYPO | --file | typo | "layer"
+--file TYPE | --file | type:1 | layers is "two": want a whole number
+--file LIST | --file | list:1 | params has no single value
+--file TWO | --file | two
+--file PLAIN | plain:1: --params=1.5
+--file LONG | --file | long | bytes
+`, "schedule": `
+--kind nope | --kind=nope: want one of naive, gpipe,
+--stages 0 | 0 ranks
+--microbatches -1 | -1 micro-batches
+--stages 9999999 --microbatches 9999999 | 9999999
+--kind zb-v --chunks 3 | chunks
+--kind interleaved --stages 4 --microbatches 6 | 6
+--kind dualpipe --stages 3 | 3
+--kind 1f1b --memory 3 | --memory is only for --kind search
+--kind search --memory -3 | --memory=-3
+--kind search --memory NaN | --memory=NaN
+--kind search --memory 0.5 | takes 1
+--kind search --chunks -1 | --chunks=-1
+--devices 4 | --stages
+--cost F | "F" is an unknown cost
+--cost X=1 | "X=1" is an unknown cost
+--cost F=1,F=2 | F is given twice
+--cost F= | F=: want numbers
+--cost F=-1 | F=-1: want numbers
+--cost F=NaN | want numbers
+--cost F=1e999 | want numbers
+--cost F=1:2:3 | a list has 3 values for 4 stages
+--cost K=2 | Kept
+--cost link=1:2 | link has 2 values
+--csv - --json | --csv - and --json
+--read x --kind gpipe | --kind and --read
+--read /nonexistent/file | --read: open /nonexistent/file
+--read - | --read: -: 
+--trace /nonexistent/file | --trace: open /nonexistent/file
+--csv= | --csv is empty
+more | more
+`, "launch": `
+| --checkpoint DIR
+--checkpoint X --data 4 | unknown flag: --data
+--checkpoint X more | "more" | after --
+--checkpoint X more -- --data 4 | "more" | after --
+--checkpoint X -- more | "more" | shardbook train --help
+--checkpoint X -- --steps none | after -- | --steps
+--checkpoint X -- --no-such | after -- | --no-such
+--checkpoint X -- --help | shardbook train --help
+--checkpoint X -- --checkpoint Y | --checkpoint is a flag of launch
+--checkpoint X -- --engine local | --engine=local | leave it out
+--checkpoint X --host a --hostfile HOSTS | --hostfile and --host
+--checkpoint X --host a --slots 2 | --slots=2 | a:2
+--checkpoint X --slots 0 | --slots=0
+--checkpoint X --host a:none | --host=a:none | "none"
+--checkpoint X --hostfile HOSTS | --hostfile: HOSTS | line 2 | "b"
+--checkpoint X --hostfile /no/such/file | --hostfile | /no/such/file
+--checkpoint X --interface= | --interface is empty
+--checkpoint X --slots 1 --discover /no/such/script | --slots=1
+--checkpoint X --discover /no/such/script | --discover | /no/such/script
+--checkpoint X --min-hosts 0 | --min-hosts=0
+--checkpoint X --restarts -1 | --restarts=-1
+--checkpoint X --probe 0s | --probe=0s: want more than 0s
+--checkpoint X --grace -1s | --grace=-1s
+--checkpoint X --slots 2 -- --zero 5 | localhost:2 | --zero is 5
+--checkpoint X --slots 2 -- --data 4 | --data=4 needs 4 ranks | slots for 2
+--checkpoint X --slots 2 -- --pipe 4 | needs 4 ranks | --pipe | slots for 2
+`, "": `
+doctor --devices 0 | --devices=0 | 1 to
+doctor --devices -1 | --devices=-1
+doctor --devices many | many
+doctor --cache EMPTY | EMPTY | is a file
+doctor --cache EMPTY/below | EMPTY | not a directory | SHARDBOOK_CACHE
+doctor --cache= | --cache | empty
+doctor --plugin= | --plugin | empty
+notebooks 99-nothing | 99-nothing | 00-devices
+notebooks 00-devices --set devises=4 | devises | devices
+notebooks 00-devices --set devices | devices | NAME=VALUE
+notebooks --timeout -5s | --timeout=-5s
+notebooks --update --out x | update | out
+nonsense | nonsense
+lab --port 70000 | 70000
+`}
 
-func TestTrainRefuses(t *testing.T) {
+// Whatever is wrong is one sentence that says what, and nothing is printed or done.
+func TestRefuses(t *testing.T) {
 	dir := t.TempDir()
-	files := []string{}
+	names := []string{"DIR/", dir + "/"}
 	for name, text := range map[string]string{"EMPTY": "", "SHORT": "short", "USED": `{"step":1}`,
 		"FILE":  "schedule mine\nrank 0: 0F0 0B0 0U0\nrank 1: 1F0 1B0 1U0\n",
-		"STUCK": "schedule stuck\nrank 0: 0B0 0F0 0U0\n"} {
+		"STUCK": "schedule stuck\nrank 0: 0B0 0F0 0U0\n", "HOSTS": "a slots=2\nb slots=none\n",
+		"MOE": `{"model_type": "mixtral"}`, "TYPO": `{"layer": 2}`, "TYPE": `{"layers": "two"}`,
+		"LIST": `{"params": [1]}`, "TWO": `{"params": 1} {}`, "PLAIN": `{"params": 1.5}`,
+		"LONG": strings.Repeat(" ", 1<<20) + "{}"} {
 		path := filepath.Join(dir, strings.ToLower(name))
-		files = append(files, name, path)
+		names = append(names, name, path)
 		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
+	names = append(names, "ONES", strings.Repeat("1", 10000), "checkpoint X", "checkpoint "+filepath.Join(dir, "run"))
 	t.Setenv(xla.EnvDevices, "") // as it was, once this is over
-	for line := range strings.Lines(strings.NewReplacer(files...).Replace(refused)) {
-		flags, want, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "| ")
-		if !ok {
-			continue
+	for _, setting := range standIn(t, "echo mpirun must not be started; exit 3\n") {
+		name, value, _ := strings.Cut(setting, "=")
+		t.Setenv(name, value)
+	}
+	for command, table := range refused {
+		for line := range strings.Lines(strings.NewReplacer(names...).Replace(table)) {
+			flags, rest, ok := strings.Cut(strings.TrimSuffix(line, "\n"), "| ")
+			if !ok {
+				continue
+			}
+			args := append(strings.Fields(command), strings.Fields(flags)...)
+			if command == "train" && !strings.Contains(flags, "--reference") {
+				args = slices.Concat(small, []string{"--steps", "1", "--batch", "8"}, strings.Fields(flags))
+			}
+			out, err := ran(t, args...)
+			for want := range strings.SplitSeq(rest, " | ") {
+				if err == nil || out != "" || !strings.Contains(err.Error(), want) ||
+					strings.Contains(err.Error(), "\n") {
+					t.Errorf("%s %s: printed %q, error %v, want %q in one sentence", command, flags, out, err, want)
+				}
+			}
 		}
-		args := slices.Concat(small, []string{"--steps", "1", "--batch", "8"}, strings.Fields(flags))
-		if strings.Contains(flags, "--reference") {
-			args = append([]string{"train"}, strings.Fields(flags)...)
-		}
-		out, err := ran(t, args...)
-		if err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "\n") || out != "" {
-			t.Errorf("%s: printed %q, error %v, want %q in one sentence", flags, out, err, want)
+	}
+	if os.Geteuid() == 0 {
+		t.Setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "")
+		if _, err := ran(t, "launch", "--checkpoint", dir); err == nil ||
+			!strings.Contains(err.Error(), "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1") {
+			t.Errorf("as root: %v, want what to set", err)
 		}
 	}
 }

@@ -1,0 +1,195 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/shardbook/shardbook/lib/checkpoint"
+)
+
+// process is a command line under way, and what it has said so far on standard error, or where prepare set it, on both
+// outputs.
+type process struct {
+	*exec.Cmd
+	t     *testing.T
+	ctx   context.Context
+	ended chan struct{} // is closed when it has ended
+
+	mu   sync.Mutex
+	said strings.Builder
+}
+
+// begin starts a command line, or with the test's own program the command, in a process group of its own. It ends after
+// five minutes at most, and with the test.
+func begin(t *testing.T, prepare func(*exec.Cmd), line ...string) *process {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	t.Cleanup(cancel)
+	p := &process{Cmd: exec.CommandContext(ctx, line[0], line[1:]...), t: t, ctx: ctx, ended: make(chan struct{})}
+	p.Env = append(append(os.Environ(), asRootToo...), envMain+"=1")
+	p.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p.Cancel = func() error { return syscall.Kill(-p.Process.Pid, syscall.SIGKILL) }
+	p.WaitDelay = 10 * time.Second
+	p.Stderr = p
+	if prepare != nil {
+		prepare(p.Cmd)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(p.ended)
+		p.Wait() // its error is in the state
+	}()
+	return p
+}
+
+// both has standard output recorded like standard error.
+func both(cmd *exec.Cmd) { cmd.Stdout = cmd.Stderr }
+
+func (p *process) Write(text []byte) (int, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.said.Write(text)
+}
+
+func (p *process) output() string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.said.String()
+}
+
+// lines are the whole lines said so far in which a pattern is found.
+func (p *process) lines(pattern string) (found []string) {
+	look := regexp.MustCompile(pattern)
+	for line := range strings.Lines(p.output()) {
+		if strings.HasSuffix(line, "\n") && look.MatchString(line) {
+			found = append(found, strings.TrimSpace(line))
+		}
+	}
+	return found
+}
+
+// until waits for a condition. It fails the test if the process ends without.
+func (p *process) until(what string, holds func() bool) {
+	p.t.Helper()
+	for !holds() {
+		select {
+		case <-p.ended:
+			if !holds() {
+				p.t.Fatalf("it ended before %s: %v\n%s", what, p.ProcessState, p.output())
+			}
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// status waits for the end, and returns the exit status.
+func (p *process) status() int {
+	p.t.Helper()
+	<-p.ended
+	if p.ctx.Err() != nil {
+		p.t.Fatalf("%q did not end in time:\n%s", p.Args, p.output())
+	}
+	return p.ProcessState.ExitCode()
+}
+
+// ends checks that the process ends with a signal's status, with one sentence, and with no trace of a stack.
+func (p *process) ends(by syscall.Signal, want string) {
+	p.t.Helper()
+	status, said := p.status(), strings.TrimSpace(p.output())
+	if status != 128+int(by) || strings.Contains(said, "\n") || !strings.Contains(said, want) {
+		p.t.Errorf("status %d, want %d and one sentence with %q: %s", status, 128+int(by), want, said)
+	}
+}
+
+// interrupted starts a long training, interrupts it once it has saved a step, and returns the step at which it stopped.
+// It calls meanwhile, if there is one, before the interruption.
+func interrupted(t *testing.T, folder string, saved int, meanwhile func(*process), args ...string) int {
+	t.Helper()
+	p := begin(t, nil, append(append([]string{os.Args[0]}, args...), "--checkpoint", folder, "--steps", "1000000",
+		"--save-every", strconv.Itoa(saved), "--grace", "1h")...)
+	p.until("the first checkpoint", func() bool { return exists(filepath.Join(folder, stepName(saved))) })
+	if meanwhile != nil {
+		meanwhile(p)
+	}
+	p.Process.Signal(os.Interrupt)
+	if status := p.status(); status != 1 || !strings.Contains(p.output(), "continue with --resume") {
+		t.Fatalf("interrupted: status %d, %s", status, p.output())
+	}
+	return newestStep(t, folder)
+}
+
+func exists(path string) bool {
+	_, err := os.Stat(path)
+	return err == nil
+}
+
+// stepName is the name of a step's checkpoint.
+func stepName(step int) string { return fmt.Sprintf("step-%08d", step) }
+
+// newestStep is the step of the newest checkpoint in a folder.
+func newestStep(t *testing.T, folder string) int {
+	t.Helper()
+	path, err := checkpoint.Latest(folder)
+	if err != nil {
+		t.Fatal(err)
+	}
+	step, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "step-"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return step
+}
+
+// tensorsOf returns the path and content of the file of tensors in a step's checkpoint.
+func tensorsOf(t *testing.T, folder string, step int) (path string, data []byte) {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(folder, stepName(step), "*.safetensors"))
+	if err != nil || len(files) != 1 {
+		t.Fatal(files, err)
+	}
+	if data, err = os.ReadFile(files[0]); err != nil {
+		t.Fatal(err)
+	}
+	return files[0], data
+}
+
+// logged is the number of steps in a log.
+func logged(path string) int {
+	text, _ := os.ReadFile(path)
+	return strings.Count(string(text), "\n")
+}
+
+// checkLog checks that a log has each step once, in order, with its loss.
+func checkLog(t *testing.T, path string, losses []float64, within float64) {
+	t.Helper()
+	file, err := os.Open(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	var got []float64
+	for lines := bufio.NewScanner(file); lines.Scan(); {
+		var r stepRecord
+		if err := json.Unmarshal(lines.Bytes(), &r); err != nil || r.Step != len(got)+1 {
+			t.Fatalf("line %d of the log is %q", len(got)+1, lines.Text())
+		}
+		got = append(got, r.Loss)
+	}
+	if !near(got, losses, within) {
+		t.Errorf("losses %v in the log, want %v", got, losses)
+	}
+}
