@@ -68,10 +68,7 @@ func TestCanariesNotice(t *testing.T) {
 // TestOpenRefuses changes a canary's result by one unit: in the type that is checked every time, in one that is checked
 // once, and in a collective. Open rejects the plugin, names the canary, and no longer trusts the plugin.
 func TestOpenRefuses(t *testing.T) {
-	good, err := Open(Devices(2), Plugin("cpu"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	good := must(Open(Devices(2), Plugin("cpu")))(t)
 	defer good.Close()
 	cache := t.TempDir()
 	open := func(canary string) error {
@@ -89,10 +86,7 @@ func TestOpenRefuses(t *testing.T) {
 		return err
 	}
 	trusted := func() int {
-		files, err := filepath.Glob(filepath.Join(cache, "trusted", "*"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		files := must(filepath.Glob(filepath.Join(cache, "trusted", "*")))(t)
 		return len(files)
 	}
 	for _, canary := range []string{"Float16 matmul with a constant, summed", "all-to-all over 2 devices"} {

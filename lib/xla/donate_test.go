@@ -15,10 +15,7 @@ import (
 // A step that donates its state needs the state's memory once, not twice.
 func TestDonatedInputBecomesOutput(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)
-	mesh, err := backend.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("data", 2)))(t)
 	const n = 1 << 16 // float32 on each device
 	half := make([]float32, 2*n)
 	step := func(state, grad *graph.Node) (*graph.Node, *graph.Node) {
@@ -30,34 +27,23 @@ func TestDonatedInputBecomesOutput(t *testing.T) {
 		if donate {
 			layout = layout.Donates(0)
 		}
-		p, err := xla.Compile(mesh, func(state, grad *graph.Node) (*graph.Node, *graph.Node) {
+		p := must(xla.Compile(mesh, func(state, grad *graph.Node) (*graph.Node, *graph.Node) {
 			next, sum := step(state, grad)
 			return next, graph.ExpandAxes(sum, 0)
-		}, layout)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, layout))(t)
 		state, grad := place(t, mesh, half), place(t, mesh, slices.Repeat([]float32{-1}, 2*n))
 		for range 3 {
 			before := address(t, state)
-			out, err := p.Call(state, grad)
-			if err != nil {
-				t.Fatal(err)
-			}
+			out := must(p.Call(state, grad))(t)
 			if kept := address(t, out[0]) == before; kept != donate {
 				t.Errorf("donated %v: the state lies where it lay: %v", donate, kept)
 			}
 			if !donate {
-				if err := state.FinalizeAll(); err != nil {
-					t.Fatal(err)
-				}
+				check(t, state.FinalizeAll())
 			}
 			state = out[0]
 		}
-		memory, err := p.Memory()
-		if err != nil {
-			t.Fatal(err)
-		}
+		memory := must(p.Memory())(t)
 		want := int64(0)
 		if donate {
 			want = 4 * n
@@ -67,10 +53,7 @@ func TestDonatedInputBecomesOutput(t *testing.T) {
 				want)
 		}
 		for device, shard := range state.Shards() {
-			got, err := xla.View[float32](shard)
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must(xla.View[float32](shard))(t)
 			if i := slices.IndexFunc(got, func(v float32) bool { return v != 3 }); i >= 0 {
 				t.Errorf("donated %v: element %d on device %d is %g after 3 steps by 1, want 3", donate, i, device,
 					got[i])
@@ -83,19 +66,13 @@ func TestDonatedInputBecomesOutput(t *testing.T) {
 // address returns the address of a tensor's shard on the first device.
 func address(t *testing.T, on *dtensor.Tensor) *float32 {
 	t.Helper()
-	view, err := xla.View[float32](on.Shards()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	view := must(xla.View[float32](on.Shards()[0]))(t)
 	return &view[0]
 }
 
 func place(t *testing.T, mesh *xla.Mesh, values []float32) *dtensor.Tensor {
 	t.Helper()
-	placed, err := mesh.Place(values, xla.Shard(0, "data"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	placed := must(mesh.Place(values, xla.Shard(0, "data")))(t)
 	return placed
 }
 
@@ -103,16 +80,10 @@ func place(t *testing.T, mesh *xla.Mesh, values []float32) *dtensor.Tensor {
 // does not compile stay valid.
 func TestDonationErrors(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)
-	mesh, err := backend.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("data", 2)))(t)
 	sharded := xla.Shard(0, "data")
 	layout := xla.In(sharded, sharded).Gives(sharded).Donates(0)
-	add, err := xla.Compile(mesh, graph.Add, layout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	add := must(xla.Compile(mesh, graph.Add, layout))(t)
 	defer add.Close()
 	x := place(t, mesh, []float32{1, 2, 3, 4})
 	if _, err := add.Call(x, x); err == nil || !strings.Contains(err.Error(), "arguments 0 and 1 are the same tensor") {
@@ -136,24 +107,13 @@ func TestDonationErrors(t *testing.T) {
 // All checks come before the memory is donated.
 func TestBadArgumentsLeaveDonatedOnesAlone(t *testing.T) {
 	backend, other := devicetest.OpenOwn(t, 2), devicetest.Open(t, 2)
-	mesh, err := backend.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	foreign, err := other.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("data", 2)))(t)
+	foreign := must(other.Mesh(xla.Axis("data", 2)))(t)
 	sharded := xla.Shard(0, "data")
 	x, y := place(t, mesh, []float32{1, 2}), place(t, foreign, []float32{1, 2})
-	twin, err := dtensor.NewTensor(x.ShardingSpec(), x.Shards())
-	if err != nil {
-		t.Fatal(err)
-	}
+	twin := must(dtensor.NewTensor(x.ShardingSpec(), x.Shards()))(t)
 	gone := place(t, mesh, []float32{1, 2})
-	if err := gone.FinalizeAll(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, gone.FinalizeAll())
 	for name, c := range map[string]struct {
 		second any
 		gives  xla.Placement
@@ -163,10 +123,7 @@ func TestBadArgumentsLeaveDonatedOnesAlone(t *testing.T) {
 		"finalized":                        {gone, sharded},
 		"an output that cannot lie so":     {[]float32{1, 2}, xla.Shard(1, "data")},
 	} {
-		add, err := xla.Compile(mesh, graph.Add, xla.In(sharded, sharded).Gives(c.gives).Donates(0))
-		if err != nil {
-			t.Fatal(err)
-		}
+		add := must(xla.Compile(mesh, graph.Add, xla.In(sharded, sharded).Gives(c.gives).Donates(0)))(t)
 		if _, err := add.Call(x, c.second); err == nil {
 			t.Errorf("%s: no error", name)
 		}

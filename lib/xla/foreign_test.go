@@ -105,10 +105,7 @@ func TestKernel(t *testing.T) {
 // Scalars have no axes. Operands that XLA stores transposed are converted to row-major order and back.
 func TestKernelShapes(t *testing.T) {
 	numbers := tensors.FromValue([]float32{3, 0.5})
-	out, err := devicetest.Call(bothNodes(affine), tensors.FromScalar(float32(2)), numbers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(devicetest.Call(bothNodes(affine), tensors.FromScalar(float32(2)), numbers))(t)
 	same(t, "scalar", out[0], []float32{6.5})
 
 	const rows, columns = 3, 50
@@ -117,13 +114,10 @@ func TestKernelShapes(t *testing.T) {
 	for i, v := range x {
 		turned[i%columns*rows+i/columns] = v
 	}
-	out, err = devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
+	out = must(devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
 		r := affine(graph.Transpose(x, 0, 1), numbers)
 		return []*graph.Node{graph.Transpose(r[0], 0, 1), r[1]}
-	}), tensors.FromFlatDataAndDimensions(x, rows, columns), numbers)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}), tensors.FromFlatDataAndDimensions(x, rows, columns), numbers))(t)
 	y, _ := affineOf(x, 3, 0.5)
 	_, sums := affineOf(turned, 3, 0.5)
 	same(t, "transposed", out[0], y)
@@ -136,7 +130,7 @@ func TestKernelsInOneGraph(t *testing.T) {
 	want := slices.Clone(x)
 	const turns = 12
 	calls(t, turns+1, func() {
-		out, err := devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
+		out := must(devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
 			x = graph.DivScalar(graph.MulScalar(x, 3), 3)
 			squares := parabola(x, numbers)[0]
 			for range turns {
@@ -144,10 +138,7 @@ func TestKernelsInOneGraph(t *testing.T) {
 				x = graph.DivScalar(x, 3)
 			}
 			return []*graph.Node{x, squares, graph.MulScalar(x, 3)}
-		}), tensors.FromValue(x), tensors.FromValue([]float32{1, 6}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}), tensors.FromValue(x), tensors.FromValue([]float32{1, 6})))(t)
 		squares, tripled := make([]float32, len(x)), make([]float32, len(x))
 		for i, v := range x {
 			squares[i] = v*v + 6
@@ -162,16 +153,13 @@ func TestKernelsInOneGraph(t *testing.T) {
 
 // A function with a similar name is not a kernel.
 func TestKernelNames(t *testing.T) {
-	out, err := devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
+	out := must(devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
 		double := graph.NewFunction(x.Graph(), "kernel_0", func(g *graph.Graph) []*graph.Node {
 			p, unused := graph.Parameter(g, "p", x.Shape()), graph.Parameter(g, "unused", numbers.Shape())
 			return []*graph.Node{graph.Add(p, p), unused}
 		})
 		return []*graph.Node{double.Call(x, numbers)[0], affine(x, numbers)[0]}
-	}), tensors.FromValue([]float32{1, 2}), tensors.FromValue([]float32{3, 0}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}), tensors.FromValue([]float32{1, 2}), tensors.FromValue([]float32{3, 0})))(t)
 	same(t, "a function", out[0], []float32{2, 4})
 	same(t, "the kernel", out[1], []float32{3, 6})
 }
@@ -180,23 +168,14 @@ func TestKernelNames(t *testing.T) {
 func TestKernelError(t *testing.T) {
 	const says = "the factor is not a number"
 	nan := float32(math.NaN())
-	exec, err := graph.NewExec(devicetest.One(), func(x, numbers *graph.Node) *graph.Node {
+	exec := must(graph.NewExec(devicetest.One(), func(x, numbers *graph.Node) *graph.Node {
 		return affine(x, numbers)[0]
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	defer exec.Finalize()
-	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
 	split := xla.Shard(0, "data")
-	program, err := xla.Compile(mesh, func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] },
-		xla.In(split).Gives(split))
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must(xla.Compile(mesh, func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] },
+		xla.In(split).Gives(split)))(t)
 	defer program.Close()
 	x := []float32{1, 2, 3, 4}
 	for range 3 {
@@ -251,25 +230,16 @@ func TestKernelOfTooLittle(t *testing.T) {
 // Goroutines call a program of four devices and one of one device at the same time, with all threads busy.
 func TestKernelCallsAtOnce(t *testing.T) {
 	b := devicetest.OpenOwn(t, 4)
-	mesh, err := b.Mesh(xla.Axis("data", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(b.Mesh(xla.Axis("data", 4)))(t)
 	split := xla.Shard(0, "data")
-	program, err := xla.Compile(mesh, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
+	program := must(xla.Compile(mesh, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
 		r := affine(x, numbers)
 		return r[0], r[1]
-	}, xla.In(split, xla.Replicated()).Gives(split))
-	if err != nil {
-		t.Fatal(err)
-	}
-	exec, err := graph.NewExec(b, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
+	}, xla.In(split, xla.Replicated()).Gives(split)))(t)
+	exec := must(graph.NewExec(b, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
 		r := affine(x, numbers)
 		return r[0], r[1]
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	const goroutines, turns, n = 8, 20, 1000
 	x := counting(4 * n)
 	one := func(factor float32) error {
@@ -337,8 +307,7 @@ func TestKernelInClosures(t *testing.T) {
 	x := counting(65)
 	var out []*tensors.Tensor
 	calls(t, 3+1, func() {
-		var err error
-		out, err = devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
+		out = must(devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
 			g := x.Graph()
 			double := graph.MulScalar(x, 2)
 			last := xla.While([]*graph.Node{graph.Const(g, int32(0)), graph.ZerosLike(x)}, below(3),
@@ -351,10 +320,7 @@ func TestKernelInClosures(t *testing.T) {
 				return []*graph.Node{affine(x, numbers)[0]}
 			})
 			return []*graph.Node{last[1], branch[0], graph.MulScalar(x, 2)}
-		}), tensors.FromValue(x), tensors.FromValue([]float32{3, 1}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}), tensors.FromValue(x), tensors.FromValue([]float32{3, 1})))(t)
 	})
 	looped, squares, doubled := make([]float32, len(x)), make([]float32, len(x)), make([]float32, len(x))
 	for i, v := range x {
@@ -421,29 +387,17 @@ func TestKernelOtherwise(t *testing.T) {
 	y, sums := affineOf(x, 3, 0.5)
 	numbers := []float32{3, 0.5}
 	calls(t, 0, func() {
-		out, err := devicetest.CallOn(devicetest.PureGo(), bothNodes(affine), tensors.FromValue(x),
-			tensors.FromValue(numbers))
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(devicetest.CallOn(devicetest.PureGo(), bothNodes(affine), tensors.FromValue(x),
+			tensors.FromValue(numbers)))(t)
 		same(t, "plain Go", out[0], y)
 		same(t, "plain Go's sums", out[1], sums)
-		mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
-		if err != nil {
-			t.Fatal(err)
-		}
-		program, err := xla.CompileAuto(mesh, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
+		mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
+		program := must(xla.CompileAuto(mesh, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
 			r := affine(x, numbers)
 			return r[0], r[1]
-		}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"), xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"), xla.Replicated())))(t)
 		defer program.Close()
-		placed, err := program.Call(x, numbers)
-		if err != nil {
-			t.Fatal(err)
-		}
+		placed := must(program.Call(x, numbers))(t)
 		same(t, "CompileAuto", whole(t, placed[0]), y)
 		same(t, "CompileAuto's sums", whole(t, placed[1]), sums)
 	})

@@ -38,10 +38,7 @@ func TestMeshErrors(t *testing.T) {
 }
 
 func TestPlaceErrors(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
 	for _, test := range []struct {
 		value     any
 		placement xla.Placement
@@ -65,9 +62,7 @@ func TestPlaceErrors(t *testing.T) {
 
 func finalized(t *testing.T) *tensors.Tensor {
 	x := tensors.FromScalar(float32(1))
-	if err := x.FinalizeAll(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, x.FinalizeAll())
 	return x
 }
 
@@ -76,16 +71,10 @@ func finalized(t *testing.T) *tensors.Tensor {
 func TestPlaceAndMerge(t *testing.T) {
 	b := devicetest.OpenOwn(t, 8)
 	for _, test := range []struct{ data, tensor int }{{1, 1}, {2, 1}, {1, 3}, {2, 3}, {4, 2}, {8, 1}} {
-		mesh, err := b.Mesh(xla.Axis("data", test.data), xla.Axis("tensor", test.tensor))
-		if err != nil {
-			t.Fatal(err)
-		}
+		mesh := must(b.Mesh(xla.Axis("data", test.data), xla.Axis("tensor", test.tensor)))(t)
 		rows, cols := 2*test.data, 3*test.tensor
 		whole := iota2D(rows, cols)
-		placed, err := mesh.Place(whole, xla.Shard(0, "data").And(1, "tensor"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		placed := must(mesh.Place(whole, xla.Shard(0, "data").And(1, "tensor")))(t)
 		for device, shard := range placed.Shards() {
 			at, err := shard.Device()
 			if err != nil || int(at) != device {
@@ -100,10 +89,7 @@ func TestPlaceAndMerge(t *testing.T) {
 				}
 			}
 		}
-		merged, err := placed.Merge()
-		if err != nil {
-			t.Fatal(err)
-		}
+		merged := must(placed.Merge())(t)
 		if !merged.Equal(whole) {
 			t.Errorf("mesh %v: the shards join to %v, want %v", test, merged, whole)
 		}
@@ -124,38 +110,23 @@ func TestProgramEveryWorldSize(t *testing.T) {
 	b := devicetest.OpenOwn(t, 8)
 	const rows, inner, cols = 840, 3, 2 // 840 divides by every number to 8
 	x, w := iota2D(rows, inner), iota2D(inner, cols)
-	single, err := graph.NewExec(b, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
+	single := must(graph.NewExec(b, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
 		y := graph.Dot(x, w).Product()
 		return y, graph.ReduceAllSum(graph.ConvertDType(y, dtypes.Float64))
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := single.Call(x, w)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
+	want := must(single.Call(x, w))(t)
 	for world := 1; world <= 8; world++ {
-		mesh, err := b.Mesh(xla.Axis("data", world))
-		if err != nil {
-			t.Fatal(err)
-		}
-		program, err := xla.Compile(mesh, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
+		mesh := must(b.Mesh(xla.Axis("data", world)))(t)
+		program := must(xla.Compile(mesh, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
 			y := graph.Dot(x, w).Product()
 			sum := graph.ReduceAllSum(graph.ConvertDType(y, dtypes.Float64))
 			return y, x.Graph().Distributed().Along("data").AllReduceOne(sum, compute.ReduceOpSum)
-		}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"), xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"), xla.Replicated())))(t)
 		got, err := program.Call(clone(t, x), clone(t, w))
 		if err != nil {
 			t.Fatalf("world %d: %v", world, err)
 		}
-		y, err := got[0].Merge()
-		if err != nil {
-			t.Fatal(err)
-		}
+		y := must(got[0].Merge())(t)
 		if !y.Equal(want[0]) {
 			t.Errorf("world %d: the sharded product differs from one device's", world)
 		}
@@ -168,21 +139,12 @@ func TestProgramEveryWorldSize(t *testing.T) {
 }
 
 func TestProgramOutputsAreInputsOfTheNext(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
 	layout := xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))
-	double, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.MulScalar(x, 2) }, layout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	double := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.MulScalar(x, 2) }, layout))(t)
 	var x any = []float32{1, 2, 3, 4}
 	for range 3 {
-		out, err := double.Call(x)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(double.Call(x))(t)
 		x = out[0]
 	}
 	got := fmt.Sprint(merge(t, x).Value())
@@ -193,10 +155,7 @@ func TestProgramOutputsAreInputsOfTheNext(t *testing.T) {
 
 func TestProgramErrors(t *testing.T) {
 	b := devicetest.OpenOwn(t, 2)
-	mesh, err := b.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(b.Mesh(xla.Axis("data", 2)))(t)
 	identity := func(x *graph.Node) *graph.Node { return graph.Identity(x) }
 	if _, err := xla.Compile(mesh, identity, xla.In(xla.Replicated())); err == nil {
 		t.Error("a layout without outputs: no error")
@@ -204,11 +163,8 @@ func TestProgramErrors(t *testing.T) {
 	if _, err := xla.Compile(mesh, identity, xla.In(xla.Shard(0, "tensor")).Gives(xla.Replicated())); err == nil {
 		t.Error("an unknown mesh axis: no error")
 	}
-	program, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { panic("broken on purpose") },
-		xla.In(xla.Replicated()).Gives(xla.Replicated()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node { panic("broken on purpose") },
+		xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 	if _, err := program.Memory(); err == nil {
 		t.Error("Memory before the first call: no error")
 	}
@@ -224,21 +180,12 @@ func TestProgramErrors(t *testing.T) {
 	if _, err := program.Call(nil); err == nil || !strings.Contains(err.Error(), "nil") {
 		t.Errorf("a nil argument: %v", err)
 	}
-	sharded, err := mesh.Place([]float32{1, 2}, xla.Shard(0, "data"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	sharded := must(mesh.Place([]float32{1, 2}, xla.Shard(0, "data")))(t)
 	if _, err := program.Call(sharded); err == nil || !strings.Contains(err.Error(), "placed as") {
 		t.Errorf("a sharded argument where a replicated one is wanted: %v", err)
 	}
-	other, err := b.Mesh(xla.Axis("tensor", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	elsewhere, err := other.Place([]float32{1, 2}, xla.Replicated())
-	if err != nil {
-		t.Fatal(err)
-	}
+	other := must(b.Mesh(xla.Axis("tensor", 2)))(t)
+	elsewhere := must(other.Place([]float32{1, 2}, xla.Replicated()))(t)
 	if _, err := program.Call(elsewhere); err == nil || !strings.Contains(err.Error(), "another mesh") {
 		t.Errorf("an argument on another mesh: %v", err)
 	}
@@ -248,22 +195,11 @@ func TestProgramErrors(t *testing.T) {
 }
 
 func TestMemory(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := xla.Compile(mesh, func(x, w *graph.Node) *graph.Node { return graph.Dot(x, w).Product() },
-		xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data")))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := program.Prepare(iota2D(64, 32), iota2D(32, 16)); err != nil {
-		t.Fatal(err)
-	}
-	m, err := program.Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
+	program := must(xla.Compile(mesh, func(x, w *graph.Node) *graph.Node { return graph.Dot(x, w).Product() },
+		xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"))))(t)
+	check(t, program.Prepare(iota2D(64, 32), iota2D(32, 16)))
+	m := must(program.Memory())(t)
 	// On each device: inputs are 16 rows of x and all of w, outputs 16 rows of y.
 	if want := int64(16*32+32*16) * 4; m.Arguments != want {
 		t.Errorf("arguments %d bytes, want %d", m.Arguments, want)
@@ -281,23 +217,15 @@ func TestMemory(t *testing.T) {
 
 func TestLive(t *testing.T) {
 	b := devicetest.OpenOwn(t, 2)
-	mesh, err := b.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(b.Mesh(xla.Axis("data", 2)))(t)
 	if got := fmt.Sprint(b.Live()); got != "[{0 0} {0 0}]" {
 		t.Fatalf("live buffers before anything was placed: %s", got)
 	}
-	placed, err := mesh.Place(make([]float32, 1000), xla.Shard(0, "data"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	placed := must(mesh.Place(make([]float32, 1000), xla.Shard(0, "data")))(t)
 	if got := fmt.Sprint(b.Live()); got != "[{1 2000} {1 2000}]" {
 		t.Errorf("live buffers with 500 floats on each device: %s", got)
 	}
-	if err := placed.FinalizeAll(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, placed.FinalizeAll())
 	if got := fmt.Sprint(b.Live()); got != "[{0 0} {0 0}]" {
 		t.Errorf("live buffers after all were freed: %s", got)
 	}
@@ -308,19 +236,10 @@ func TestLive(t *testing.T) {
 
 func TestCallFreesWhatItPlaces(t *testing.T) {
 	b := devicetest.OpenOwn(t, 2)
-	mesh, err := b.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	sum, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.ReduceAllSum(x) },
-		xla.In(xla.Shard(0, "data")).Gives(xla.Replicated()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := sum.Call(make([]float32, 1000))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(b.Mesh(xla.Axis("data", 2)))(t)
+	sum := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.ReduceAllSum(x) },
+		xla.In(xla.Shard(0, "data")).Gives(xla.Replicated())))(t)
+	out := must(sum.Call(make([]float32, 1000)))(t)
 	if got := fmt.Sprint(b.Live()); got != "[{1 4} {1 4}]" {
 		t.Errorf("live after a call with a host value: %s, want the output alone", got)
 	}
@@ -336,18 +255,10 @@ func TestCallFreesWhatItPlaces(t *testing.T) {
 
 // A closed program returns an error; a program that is used while it is closed returns a result or an error.
 func TestClosedProgram(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
 	for range 5 {
-		p, err := xla.Compile(mesh, graph.Neg, xla.In(xla.Replicated()).Gives(xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := p.Call(float32(1)); err != nil {
-			t.Fatal(err)
-		}
+		p := must(xla.Compile(mesh, graph.Neg, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
+		must(p.Call(float32(1)))(t)
 		var asking sync.WaitGroup
 		for range 4 {
 			asking.Go(func() {
@@ -376,19 +287,10 @@ func TestClosedProgram(t *testing.T) {
 
 // Prepare returns the errors of Call.
 func TestPrepareChecksPlacements(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := xla.Compile(mesh, graph.Neg, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
+	p := must(xla.Compile(mesh, graph.Neg, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
 	defer p.Close()
-	whole, err := mesh.Place([]float32{1, 2}, xla.Replicated())
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must(mesh.Place([]float32{1, 2}, xla.Replicated()))(t)
 	if err := p.Prepare(whole); err == nil || !strings.Contains(err.Error(), "placed as") {
 		t.Errorf("a tensor placed otherwise: %v", err)
 	}

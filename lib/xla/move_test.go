@@ -13,10 +13,7 @@ import (
 
 func merge(t testing.TB, x any) *tensors.Tensor {
 	t.Helper()
-	whole, err := x.(*dtensor.Tensor).Merge()
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must(x.(*dtensor.Tensor).Merge())(t)
 	return whole
 }
 
@@ -52,9 +49,22 @@ func TestMoveBetweenDevices(t *testing.T) {
 // clone returns a copy on the host: a tensor given to a program moves to its device.
 func clone(t testing.TB, x *tensors.Tensor) *tensors.Tensor {
 	t.Helper()
-	c, err := x.LocalClone()
+	c := must(x.LocalClone())(t)
+	return c
+}
+
+// must returns the value of a call, and fails the test on an error.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
 }

@@ -21,13 +21,10 @@ import (
 func TestPortable(t *testing.T) {
 	const devices, steps = 4, 5
 	backend := devicetest.OpenOwn(t, devices)
-	program, err := xla.CompilePortable(backend, func(state,
+	program := must(xla.CompilePortable(backend, func(state,
 		by *graph.Node) *graph.Node {
 		return graph.Add(state, by)
-	}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, 0))(t)
 	var all sync.WaitGroup
 	for device := range devices {
 		all.Go(func() {
@@ -62,10 +59,7 @@ func TestPortable(t *testing.T) {
 
 func TestPortableErrors(t *testing.T) {
 	backend, other := devicetest.OpenOwn(t, 2), devicetest.Open(t, 1)
-	program, err := xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node { return graph.Add(x, y) }, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must(xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node { return graph.Add(x, y) }, 0))(t)
 	if _, err := program.Memory(); err == nil {
 		t.Error("memory before a call: no error")
 	}
@@ -73,10 +67,7 @@ func TestPortableErrors(t *testing.T) {
 		t.Error("no backend: no error")
 	}
 	put := func(b *xla.Backend, device int) *tensors.Tensor {
-		x, err := b.Put([]float32{1, 2}, device)
-		if err != nil {
-			t.Fatal(err)
-		}
+		x := must(b.Put([]float32{1, 2}, device))(t)
 		return x
 	}
 	here, there, elsewhere := put(backend, 0), put(backend, 1), put(other, 0)
@@ -116,10 +107,7 @@ func TestPortableErrors(t *testing.T) {
 func TestPrepareOnClosed(t *testing.T) {
 	for range 3 {
 		backend := devicetest.OpenOwn(t, 1)
-		program, err := xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return graph.Tanh(x) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		program := must(xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return graph.Tanh(x) }))(t)
 		var all sync.WaitGroup
 		all.Go(backend.Close)
 		for range 8 {
@@ -140,23 +128,14 @@ func TestPrepareOnClosed(t *testing.T) {
 // TestNoResults: graph functions that return nothing, or nil, are errors each time.
 func TestNoResults(t *testing.T) {
 	backend := devicetest.Open(t, 1)
-	mesh, err := backend.Mesh(xla.Axis("all", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("all", 1)))(t)
 	for name, fn := range map[string]func(in []*graph.Node) []*graph.Node{
 		"nil":         func([]*graph.Node) []*graph.Node { return nil },
 		"none":        func([]*graph.Node) []*graph.Node { return []*graph.Node{} },
 		"one is none": func(in []*graph.Node) []*graph.Node { return []*graph.Node{in[0], nil} },
 	} {
-		one, err := xla.CompilePortable(backend, fn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, err := xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		one := must(xla.CompilePortable(backend, fn))(t)
+		all := must(xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 		for range 2 { // the second would wait for the first
 			_, err := one.Call(0, float32(1))
 			_, err2 := all.Call(float32(1))
@@ -176,13 +155,10 @@ func TestNoResults(t *testing.T) {
 func TestPrepare(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)
 	var built atomic.Int64
-	program, err := xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node {
+	program := must(xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node {
 		built.Add(1)
 		return graph.Add(x, y)
-	}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, 0))(t)
 	small, large := shapes.Make(dtypes.Float32, 2), shapes.Make(dtypes.Float32, 3)
 	var all sync.WaitGroup
 	for range 4 {
@@ -196,10 +172,7 @@ func TestPrepare(t *testing.T) {
 	before := built.Load()
 	for device := range 2 {
 		for range 2 {
-			x, err := backend.Put([]float32{1, 2, 3}, device)
-			if err != nil {
-				t.Fatal(err)
-			}
+			x := must(backend.Put([]float32{1, 2, 3}, device))(t)
 			if out, err := program.Call(device, x, []float32{4, 5, 6}); err != nil ||
 				!slices.Equal(tensors.MustCopyFlatData[float32](out[0]), []float32{5, 7, 9}) {
 				t.Errorf("%v, %v", out, err)

@@ -28,25 +28,16 @@ import (
 // upstreamMesh arranges n devices by GoMLX.
 func upstreamMesh(t *testing.T, n int) *distributed.DeviceMesh {
 	t.Helper()
-	mesh, err := distributed.NewDeviceMesh([]int{n}, []string{"data"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(distributed.NewDeviceMesh([]int{n}, []string{"data"}))(t)
 	return mesh
 }
 
 // callSPMD runs a graph function on both devices of go-xla's backend or ours, and returns the results of each.
 func callSPMD(t *testing.T, b compute.Backend, fn func(w, x *graph.Node) *graph.Node, args ...any) []string {
 	t.Helper()
-	exec, err := graph.NewExec(b, fn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	exec := must(graph.NewExec(b, fn))(t)
 	defer exec.Finalize()
-	out, err := exec.SPMD(upstreamMesh(t, 2)).Call(args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(exec.SPMD(upstreamMesh(t, 2)).Call(args...))(t)
 	texts := make([]string, len(out))
 	for i, o := range out {
 		texts[i] = fmt.Sprint(o.Value())
@@ -83,16 +74,10 @@ func TestUpstreamAllReduceUnderCheckpoint(t *testing.T) {
 func TestUpstreamDonation(t *testing.T) {
 	b := openUpstream(t)
 	one := func(x *graph.Node) *graph.Node { return graph.AddScalar(x, 1) }
-	exec, err := graph.NewExec(b.Backend, one)
-	if err != nil {
-		t.Fatal(err)
-	}
+	exec := must(graph.NewExec(b.Backend, one))(t)
 	defer exec.Finalize()
-	donated, err := graph.DonateTensorBuffer(tensors.FromFlatDataAndDimensions(make([]float32, 1000), 1000), b.Backend,
-		0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	donated := must(graph.DonateTensorBuffer(tensors.FromFlatDataAndDimensions(make([]float32, 1000), 1000), b.Backend,
+		0))(t)
 	_, g, err := exec.CallWithGraph(donated)
 	if err != nil {
 		t.Fatal(err)
@@ -100,45 +85,28 @@ func TestUpstreamDonation(t *testing.T) {
 	if loadedExecutable(g.Executable()).OnDeviceMemoryUsageStats.Aliases != 0 {
 		mended(t, "donation", "lib/xla/donate.go (donate)")
 	}
-	mesh, err := b.Mesh(Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := Compile(mesh, one, In(Replicated()).Gives(Replicated()).Donates(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(b.Mesh(Axis("data", 1)))(t)
+	program := must(Compile(mesh, one, In(Replicated()).Gives(Replicated()).Donates(0)))(t)
 	defer program.Close()
-	if _, err := program.Call(make([]float32, 1000)); err != nil {
-		t.Fatal(err)
-	}
+	must(program.Call(make([]float32, 1000)))(t)
 	if m, err := program.Memory(); err != nil || m.Aliased != 4000 {
 		t.Errorf("with the workaround: %+v, %v", m, err)
 	}
 }
 
 func TestUpstreamMeshOfOneDevice(t *testing.T) {
-	exec, err := graph.NewExec(openUpstream(t).Backend, func(x *graph.Node) *graph.Node { return graph.Neg(x) })
-	if err != nil {
-		t.Fatal(err)
-	}
+	exec := must(graph.NewExec(openUpstream(t).Backend, func(x *graph.Node) *graph.Node { return graph.Neg(x) }))(t)
 	defer exec.Finalize()
-	_, err = exec.SPMD(upstreamMesh(t, 1)).Call(float32(1))
+	_, err := exec.SPMD(upstreamMesh(t, 1)).Call(float32(1))
 	refused(t, err, "no device assignment", "a mesh of one device", "lib/xla/mesh.go (devices)")
 }
 
 func TestUpstreamUnevenOutput(t *testing.T) {
 	mesh := upstreamMesh(t, 2)
-	spec, err := distributed.NewShardingSpec(mesh, distributed.AxisSpec{"data"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	exec, err := graph.NewExec(openUpstream(t).Backend, func(g *graph.Graph) *graph.Node {
+	spec := must(distributed.NewShardingSpec(mesh, distributed.AxisSpec{"data"}))(t)
+	exec := must(graph.NewExec(openUpstream(t).Backend, func(g *graph.Graph) *graph.Node {
 		return graph.Iota(g, shapes.Make(dtypes.Int32, 3), 0)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))(t)
 	defer exec.Finalize()
 	out, err := exec.AutoSharding(mesh).WithOutputShardingSpecs(spec).Call()
 	if err != nil || len(out) != 2 || fmt.Sprint(out[0].Value()) != "[0 1 2]" ||
@@ -149,10 +117,7 @@ func TestUpstreamUnevenOutput(t *testing.T) {
 }
 
 func TestUpstreamShardShape(t *testing.T) {
-	spec, err := distributed.NewShardingSpec(upstreamMesh(t, 2), distributed.AxisSpec{"data"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	spec := must(distributed.NewShardingSpec(upstreamMesh(t, 2), distributed.AxisSpec{"data"}))(t)
 	if got := spec.ShardShape(shapes.Make(dtypes.Float32, 4, 3)); fmt.Sprint(got.Dimensions) != "[4 3]" {
 		t.Logf("axis 0 of [4 3] split over 2 devices: %v", got)
 		mended(t, "shard shapes of short specs", "lib/xla/mesh.go (shardShape)")
@@ -165,21 +130,14 @@ func TestUpstreamAllReduceOfSeveralTypes(t *testing.T) {
 	var first string
 	for range 200 {
 		builder := openUpstream(t).Backend.Builder("types")
-		if err := builder.DistributedSPMD(2); err != nil {
-			t.Fatal(err)
-		}
+		check(t, builder.DistributedSPMD(2))
 		main := builder.Main()
 		var operands []compute.Value
 		for _, dtype := range types {
-			p, err := main.Parameter(dtype.String(), shapes.Make(dtype), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must(main.Parameter(dtype.String(), shapes.Make(dtype), nil))(t)
 			operands = append(operands, p)
 		}
-		if _, err := main.AllReduce(operands, compute.ReduceOpSum, [][]int{{0, 1}}); err != nil {
-			t.Fatal(err)
-		}
+		must(main.AllReduce(operands, compute.ReduceOpSum, [][]int{{0, 1}}))(t)
 		var order string
 		for _, statement := range hloFunction(main).Statements {
 			order += statement.Outputs[0].Shape().String() + " "
@@ -219,21 +177,14 @@ func TestAllReduceOfSeveralTypesKeepsItsOrder(t *testing.T) {
 	types := []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.Int64, dtypes.Float32, dtypes.Int32}
 	for range 50 {
 		builder := openUpstream(t).Builder("types")
-		if err := builder.DistributedSPMD(2); err != nil {
-			t.Fatal(err)
-		}
+		check(t, builder.DistributedSPMD(2))
 		main := builder.Main()
 		var operands []compute.Value
 		for i, dtype := range types {
-			p, err := main.Parameter(fmt.Sprint("x", i), shapes.Make(dtype), nil)
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must(main.Parameter(fmt.Sprint("x", i), shapes.Make(dtype), nil))(t)
 			operands = append(operands, p)
 		}
-		if _, err := main.AllReduce(operands, sum, [][]int{{0, 1}}); err != nil {
-			t.Fatal(err)
-		}
+		must(main.AllReduce(operands, sum, [][]int{{0, 1}}))(t)
 		var order string
 		for _, statement := range hloFunction(unwrap(main)).Statements {
 			order += fmt.Sprint(len(statement.Outputs), " ", statement.Outputs[0].Shape().DType, "; ")
@@ -258,30 +209,16 @@ func TestUpstreamAllReduceLosesSubnormals(t *testing.T) {
 
 // TestUpstreamHalfTypesTravelWide sums bfloat16 numbers, which are sent as float32, like all half types.
 func TestUpstreamHalfTypesTravelWide(t *testing.T) {
-	backend, err := Open(Devices(2), Plugin("cpu"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := must(Open(Devices(2), Plugin("cpu")))(t)
 	defer backend.Close()
-	mesh, err := backend.Mesh(Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := Compile(mesh, func(x *graph.Node) *graph.Node {
+	mesh := must(backend.Mesh(Axis("data", 2)))(t)
+	p := must(Compile(mesh, func(x *graph.Node) *graph.Node {
 		half := graph.ConvertDType(x, dtypes.BFloat16)
 		return Collective{Kind: AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"data"}}.Apply(half)[0]
-	}, In(Shard(0, "data")).Gives(Replicated()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, In(Shard(0, "data")).Gives(Replicated())))(t)
 	defer p.Close()
-	if err := p.Prepare(make([]float32, 32)); err != nil {
-		t.Fatal(err)
-	}
-	report, err := p.Collectives()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.Prepare(make([]float32, 32)))
+	report := must(p.Collectives())(t)
 	if got := report.Of(AllReduce); got.Bytes != 16*4 {
 		t.Logf("16 numbers have %d bytes", got.Bytes)
 		mended(t, "half types between devices", "lib/xla/collective.go (moves)")
@@ -291,25 +228,13 @@ func TestUpstreamHalfTypesTravelWide(t *testing.T) {
 // TestUpstreamHasNoBroadcastOnCPU compiles an operation that XLA has only for GPUs.
 func TestUpstreamHasNoBroadcastOnCPU(t *testing.T) {
 	builder := openUpstream(t).Backend.Builder("broadcast")
-	if err := builder.DistributedSPMD(2); err != nil {
-		t.Fatal(err)
-	}
-	if err := builder.DeviceAssignment(0, 1); err != nil {
-		t.Fatal(err)
-	}
+	check(t, builder.DistributedSPMD(2))
+	check(t, builder.DeviceAssignment(0, 1))
 	main := builder.Main()
-	x, err := main.Parameter("x", shapes.Make(dtypes.Float32, 4), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	y, err := stablehlo.CollectiveBroadcast(hloValue(x), [][]int{{0, 1}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := main.Return([]compute.Value{newValue(x, y)}, nil); err != nil {
-		t.Fatal(err)
-	}
-	_, err = builder.Compile()
+	x := must(main.Parameter("x", shapes.Make(dtypes.Float32, 4), nil))(t)
+	y := must(stablehlo.CollectiveBroadcast(hloValue(x), [][]int{{0, 1}}))(t)
+	check(t, main.Return([]compute.Value{newValue(x, y)}, nil))
+	_, err := builder.Compile()
 	refused(t, err, "collective-broadcast", "collective broadcast on CPUs", "lib/collective/move.go (Broadcast)")
 }
 
@@ -349,10 +274,7 @@ func functionsBeside(t *testing.T, function any) map[string]bool {
 	}
 	names := map[string]bool{}
 	for _, file := range files {
-		parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution)
-		if err != nil {
-			t.Fatal(err)
-		}
+		parsed := must(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))(t)
 		for _, declared := range parsed.Decls {
 			if f, ok := declared.(*ast.FuncDecl); ok {
 				names[strings.ToLower(f.Name.Name)] = true

@@ -92,28 +92,19 @@ func TestClosures(t *testing.T) {
 
 // Collectives work in loops.
 func TestCollectiveInWhile(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
 	ring := xla.Collective{Kind: xla.Permute, To: []int{1, 2, 3, 0}, Along: []string{"data"}}
 	all := xla.Collective{Kind: xla.AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"data"}}
-	p, err := xla.Compile(mesh, func(x *graph.Node) (*graph.Node, *graph.Node) {
+	p := must(xla.Compile(mesh, func(x *graph.Node) (*graph.Node, *graph.Node) {
 		state := []*graph.Node{graph.Const(x.Graph(), int32(0)), x, graph.ZerosLike(x), graph.ZerosLike(x)}
 		out := xla.While(state, below(4), func(s []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.AddScalar(s[0], 1), ring.Apply(s[1])[0], graph.Add(s[2], s[1]),
 				graph.Add(s[3], all.Apply(x)[0])} // of a value from outside
 		})
 		return out[2], out[3]
-	}, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
 	defer p.Close()
-	out, err := p.Call([]float32{1, 10, 100, 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(p.Call([]float32{1, 10, 100, 1000}))(t)
 	for device := range 4 {
 		if got := out[0].Shards()[device].Value().([]float32)[0]; got != 1111 {
 			t.Errorf("device %d: once around the ring %g, want 1111", device, got)

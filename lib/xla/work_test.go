@@ -18,18 +18,13 @@ import (
 // prepared compiles a graph function for inputs of these shapes.
 func prepared(t *testing.T, m *Mesh, fn func([]*graph.Node) *graph.Node, inputs ...shapes.Shape) *Program {
 	t.Helper()
-	p, err := Compile(m, fn, In(Replicated()).Gives(Replicated()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(Compile(m, fn, In(Replicated()).Gives(Replicated())))(t)
 	t.Cleanup(p.Close)
 	args := make([]any, len(inputs))
 	for i, shape := range inputs {
 		args[i] = tensors.FromShape(shape)
 	}
-	if err := p.Prepare(args...); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.Prepare(args...))
 	return p
 }
 
@@ -57,15 +52,9 @@ func layer(of, i *graph.Node) *graph.Node {
 // the plugin has none. The others are counted by hand: XLA counts a loop as one iteration, and reads all of what it
 // scatters to.
 func TestWork(t *testing.T) {
-	b, err := Open(Devices(2), Plugin("cpu"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must(Open(Devices(2), Plugin("cpu")))(t)
 	defer b.Close()
-	mesh, err := b.Mesh(Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(b.Mesh(Axis("data", 2)))(t)
 	const state = 64 * 32 * 4                    // bytes, of most loops
 	const start = 2*4 + 2*state                  // bytes: XLA copies what a loop changes, and the counter
 	const addOne, compare = 4 + 4 + 4, 4 + 4 + 1 // bytes of counting turns, each of one FLOP
@@ -131,10 +120,7 @@ func TestWork(t *testing.T) {
 			FLOPs: 64*32 + 1 + 2, Bytes: start + 2*state + addOne + 2*compare, Guesses: 3}},
 	} {
 		p := prepared(t, mesh, c.fn, c.inputs...)
-		got, err := p.Work()
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must(p.Work())(t)
 		bytes := got.Bytes
 		if got.Bytes = c.want.Bytes; got != c.want || math.Abs(bytes-c.want.Bytes) > 0.001*c.want.Bytes {
 			operations, _ := p.Operations()
@@ -144,14 +130,8 @@ func TestWork(t *testing.T) {
 }
 
 func TestWorkOfNothing(t *testing.T) {
-	mesh, err := opened(t).Mesh(Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := Compile(mesh, func(x *graph.Node) *graph.Node { return x }, In(Replicated()).Gives(Replicated()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(opened(t).Mesh(Axis("data", 1)))(t)
+	p := must(Compile(mesh, func(x *graph.Node) *graph.Node { return x }, In(Replicated()).Gives(Replicated())))(t)
 	if _, err := p.Work(); err == nil || !strings.Contains(err.Error(), "not compiled") {
 		t.Errorf("before it is compiled: %v", err)
 	}
@@ -221,10 +201,7 @@ func TestOperationsOfHLO(t *testing.T) {
 					shape { element_type: F32 dimensions: 4 } }
 			}
 			computations { id: 2 root_id: 9 ` + inputs + ` instructions { ` + c.instructions + ` } }`
-		module, err := protoregistry.GlobalTypes.FindMessageByName("xla.HloModuleProto")
-		if err != nil {
-			t.Fatal(err)
-		}
+		module := must(protoregistry.GlobalTypes.FindMessageByName("xla.HloModuleProto"))(t)
 		m := message{module.New()}
 		if err := prototext.Unmarshal([]byte(text), m.Interface()); err != nil {
 			t.Fatalf("%s: %v", c.name, err)
