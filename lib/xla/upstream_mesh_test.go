@@ -173,7 +173,7 @@ func upstreamSource(t *testing.T, of any, name string) string {
 
 // TestAllReduceOfSeveralTypesKeepsItsOrder is the counterpart of TestUpstreamAllReduceOfSeveralTypes.
 func TestAllReduceOfSeveralTypesKeepsItsOrder(t *testing.T) {
-	sum := known.number(Collective{Kind: AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"order"}})
+	sum := Collective{Kind: AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"order"}}.reduction()
 	types := []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.Int64, dtypes.Float32, dtypes.Int32}
 	for range 50 {
 		builder := openUpstream(t).Builder("types")
