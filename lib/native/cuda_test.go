@@ -74,8 +74,7 @@ static const char *any(void *p) { return NULL; }`,
 		t.Fatal(err)
 	}
 	variable := func(name string) unsafe.Pointer {
-		p := must(l.Symbol(name))(t)
-		return p
+		return must(l.Symbol(name))(t)
 	}
 	memory := (*[2][64]float32)(variable("gpu_memory"))
 	current, waits := (*int32)(variable("gpu_current")), (*int32)(variable("gpu_waits"))

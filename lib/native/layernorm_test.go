@@ -111,8 +111,7 @@ func TestOnDeviceMemory(t *testing.T) {
 // kernelOf loads a source and makes a kernel of one of its functions.
 func kernelOf[F any](t *testing.T, source, name string) *xla.Kernel {
 	t.Helper()
-	k := must(load(t, source, native.Bind(name, new(F))).Kernel(name))(t)
-	return k
+	return must(load(t, source, native.Bind(name, new(F))).Kernel(name))(t)
 }
 
 // refuse stands for what a kernel must not need.

@@ -74,8 +74,7 @@ func script(t *testing.T, text string) string {
 // load is native.Load in the tests' folder, of what must compile.
 func load(t *testing.T, source string, options ...native.Option) *native.Library {
 	t.Helper()
-	l := must(native.Load(source, append(options, native.WithCache(kept))...))(t)
-	return l
+	return must(native.Load(source, append(options, native.WithCache(kept))...))(t)
 }
 
 // wants checks that there is an error with all of these words.

@@ -2,7 +2,6 @@ package xla_test
 
 import (
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/gomlx/compute"
@@ -56,8 +55,8 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		for i := range out {
-			if got := whole(t, out[i]); !got.InDelta(want[i], 1e-5) {
+		for i, got := range whole(t, out...) {
+			if !got.InDelta(want[i], 1e-5) {
 				t.Errorf("%s: output %d is %v, want %v", c.name, i, got, want[i])
 			}
 		}
@@ -70,11 +69,13 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 	}
 }
 
-// whole merges a placed tensor's shards.
-func whole(t *testing.T, placed *dtensor.Tensor) *tensors.Tensor {
+// whole merges the shards of placed tensors.
+func whole(t *testing.T, placed ...*dtensor.Tensor) (all []*tensors.Tensor) {
 	t.Helper()
-	joined := must(placed.Merge())(t)
-	return joined
+	for _, p := range placed {
+		all = append(all, must(p.Merge())(t))
+	}
+	return all
 }
 
 func TestAutoShardingErrors(t *testing.T) {
@@ -102,9 +103,7 @@ func TestAutoShardingErrors(t *testing.T) {
 		}, "not divisible"},
 	} {
 		p := must(c.compile(mesh, c.fn, xla.In(split).Gives(split)))(t)
-		if _, err := p.Call([]float32{1, 2, 3, 4}); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want one with %q", c.name, err, c.want)
-		}
+		fails(p.Call([]float32{1, 2, 3, 4}))(t, c.name, c.want)
 		p.Close()
 	}
 }
@@ -117,9 +116,5 @@ func TestAutoShardingOfFewPlacements(t *testing.T) {
 	}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated())))(t)
 	defer p.Close()
 	out := must(p.Call([]float32{1, 2, 3, 4}, []float32{10, 20, 30, 40}))(t)
-	for device, shard := range out[0].Shards() {
-		if got := shard.Value().(float32); got != 110 {
-			t.Errorf("device %d: %g, want 110", device, got)
-		}
-	}
+	same(t, "both devices", out[0].Shards(), []float32{110}, []float32{110})
 }

@@ -80,8 +80,7 @@ func TestExecutablesAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { open.Close() })
-		info := must(open.Stat())(t)
-		return info
+		return must(open.Stat())(t)
 	}
 	before := stat()
 	same("loaded", keep(t, cache), afresh)

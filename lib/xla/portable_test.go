@@ -60,15 +60,10 @@ func TestPortable(t *testing.T) {
 func TestPortableErrors(t *testing.T) {
 	backend, other := devicetest.OpenOwn(t, 2), devicetest.Open(t, 1)
 	program := must(xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node { return graph.Add(x, y) }, 0))(t)
-	if _, err := program.Memory(); err == nil {
-		t.Error("memory before a call: no error")
-	}
-	if _, err := xla.CompilePortable(nil, func(x *graph.Node) *graph.Node { return x }); err == nil {
-		t.Error("no backend: no error")
-	}
+	fails(program.Memory())(t, "memory before a call")
+	fails(xla.CompilePortable(nil, func(x *graph.Node) *graph.Node { return x }))(t, "no backend")
 	put := func(b *xla.Backend, device int) *tensors.Tensor {
-		x := must(b.Put([]float32{1, 2}, device))(t)
-		return x
+		return must(b.Put([]float32{1, 2}, device))(t)
 	}
 	here, there, elsewhere := put(backend, 0), put(backend, 1), put(other, 0)
 	for name, c := range map[string]struct {
@@ -84,23 +79,15 @@ func TestPortableErrors(t *testing.T) {
 		"nil":             {0, []any{here, nil}, "nil"},
 		"too few":         {0, nil, "donates input 0 of 0"},
 	} {
-		if _, err := program.Call(c.device, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		fails(program.Call(c.device, c.args...))(t, name, c.want)
 	}
 	if got := tensors.MustCopyFlatData[float32](here); !slices.Equal(got, []float32{1, 2}) { // nothing was donated
 		t.Errorf("%v after errors", got)
 	}
-	if _, err := backend.Put([]float32{1}, -1); err == nil {
-		t.Error("device -1: no error")
-	}
-	if _, err := xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return x }, 1); err == nil {
-		t.Error("a donated input that is not there: no error")
-	}
+	fails(backend.Put([]float32{1}, -1))(t, "device -1")
+	fails(xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return x }, 1))(t, "a donated input that is not there")
 	program.Close()
-	if _, err := program.Call(0, here, here); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Errorf("closed: %v", err)
-	}
+	fails(program.Call(0, here, here))(t, "closed", "closed")
 }
 
 // Goroutines that use the same program of a backend that is closed meanwhile all return.
@@ -119,9 +106,7 @@ func TestPrepareOnClosed(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if _, err := program.Call(0, []float32{1, 2}); err == nil || !strings.Contains(err.Error(), "closed") {
-			t.Errorf("closed: %v", err)
-		}
+		fails(program.Call(0, []float32{1, 2}))(t, "closed", "closed")
 	}
 }
 
@@ -193,12 +178,8 @@ func TestPrepare(t *testing.T) {
 		"too few": {nil, "donates input 0 of 0"},
 		"one":     {[]shapes.Shape{small}, "1"},
 	} {
-		if err := program.Prepare(c.inputs...); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		failed(t, name, program.Prepare(c.inputs...), c.want)
 	}
 	program.Close()
-	if err := program.Prepare(small, small); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Errorf("closed: %v", err)
-	}
+	failed(t, "closed", program.Prepare(small, small), "closed")
 }

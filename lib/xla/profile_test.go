@@ -2,7 +2,6 @@ package xla
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -47,22 +46,6 @@ func zeros(rows, columns int) [][]float32 {
 		all[i] = make([]float32, columns)
 	}
 	return all
-}
-
-// XLA's plugin for CPUs reports that it has no profiler, before anything runs.
-func TestNoProfiler(t *testing.T) {
-	b := opened(t)
-	_, err := b.Profile(func() error { t.Error("it runs all the same"); return nil })
-	if !errors.Is(err, ErrNoProfiler) || !strings.Contains(err.Error(), b.Info().Plugin) {
-		t.Errorf("error %v", err)
-	}
-	if _, err := b.Profile(nil); err == nil || !strings.Contains(err.Error(), "is nil: give one") {
-		t.Errorf("no function: error %v", err)
-	}
-	b.Close()
-	if _, err := b.Profile(func() error { return nil }); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Errorf("a closed backend: error %v", err)
-	}
 }
 
 // A profile's operations are those of the program, with the same names. The recording of XLA's profiler comes from a

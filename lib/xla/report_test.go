@@ -1,6 +1,7 @@
 package xla_test
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"testing"
@@ -75,12 +76,23 @@ func TestReportOfNothing(t *testing.T) {
 	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
 	p := must(xla.Compile(mesh, graph.Square, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
 	defer p.Close()
-	if _, err := p.Collectives(); err == nil {
-		t.Error("a program that was not compiled reports")
-	}
+	fails(p.Collectives())(t, "collectives before it is compiled", "not compiled")
+	fails(p.Work())(t, "work before it is compiled", "not compiled")
+	fails(p.Memory())(t, "memory before it is compiled", "not compiled")
 	check(t, p.Prepare([]float32{1, 2}))
-	report, err := p.Collectives()
-	if err != nil || report.String() != "no collectives" {
-		t.Errorf("reported %v, %v", report, err)
+	if report := must(p.Collectives())(t); report.String() != "no collectives" {
+		t.Errorf("reported %v", report)
 	}
+}
+
+// XLA's plugin for CPUs reports that it has no profiler, before anything runs.
+func TestNoProfiler(t *testing.T) {
+	b := devicetest.OpenOwn(t, 1)
+	_, err := b.Profile(func() error { t.Error("it runs all the same"); return nil })
+	if failed(t, "a plugin for CPUs", err, b.Info().Plugin); !errors.Is(err, xla.ErrNoProfiler) {
+		t.Errorf("error %v", err)
+	}
+	fails(b.Profile(nil))(t, "no function", "is nil: give one")
+	b.Close()
+	fails(b.Profile(func() error { return nil }))(t, "a closed backend", "closed")
 }

@@ -20,8 +20,7 @@ var upstream = sync.OnceValues(func() (*Backend, error) { return Open(Devices(2)
 
 func openUpstream(t *testing.T) *Backend {
 	t.Helper()
-	b := must(upstream())(t)
-	return b
+	return must(upstream())(t)
 }
 
 // mended fails the test because upstream is fixed.

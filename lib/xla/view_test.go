@@ -1,7 +1,6 @@
 package xla_test
 
 import (
-	"strings"
 	"testing"
 	"unsafe"
 
@@ -45,15 +44,13 @@ func TestViewIsTheDevicesMemory(t *testing.T) {
 func TestViewErrors(t *testing.T) {
 	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
 	placed := place(t, mesh, []float32{1, 2}).Shards()[0]
-	if _, err := xla.View[int32](placed); err == nil || !strings.Contains(err.Error(), "Float32") {
-		t.Errorf("float32 as int32: %v", err)
-	}
-	if _, err := xla.View[float32](tensors.FromValue([]float32{1})); err == nil ||
-		!strings.Contains(err.Error(), "not on a device") {
-		t.Errorf("host tensor: %v", err)
-	}
+	fails(xla.View[int32](placed))(t, "float32 as int32", "Float32")
+	host, other := tensors.FromValue([]float32{1}), tensors.FromValue([]float32{1})
+	check(t, other.MaterializeOnDevice(devicetest.PureGo(), false, 0))
+	fails(xla.DevicePointer(other))(t, "another backend's tensor", "xla.Open")
 	check(t, placed.FinalizeAll())
-	if _, err := xla.View[float32](placed); err == nil {
-		t.Error("a finalized tensor has a view")
+	for what, x := range map[string]*tensors.Tensor{"not on a device": host, "invalid": placed} {
+		fails(xla.View[float32](x))(t, "a view", what)
+		fails(xla.DevicePointer(x))(t, "an address", what)
 	}
 }

@@ -1,6 +1,7 @@
 package xla_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/gomlx/compute"
@@ -105,21 +106,12 @@ func TestCollectiveInWhile(t *testing.T) {
 	}, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
 	defer p.Close()
 	out := must(p.Call([]float32{1, 10, 100, 1000}))(t)
-	for device := range 4 {
-		if got := out[0].Shards()[device].Value().([]float32)[0]; got != 1111 {
-			t.Errorf("device %d: once around the ring %g, want 1111", device, got)
-		}
-		if got := out[1].Shards()[device].Value().([]float32)[0]; got != 4444 {
-			t.Errorf("device %d: four all-reduces %g, want 4444", device, got)
-		}
-	}
+	same(t, "once around the ring, and four all-reduces", whole(t, out...), slices.Repeat([]float32{1111}, 4),
+		slices.Repeat([]float32{4444}, 4))
 }
 
 func TestWhileErrors(t *testing.T) {
-	_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	fails(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		return xla.While(nil, below(1), func(s []*graph.Node) []*graph.Node { return s })
-	}, tensors.FromValue([]float32{1}))
-	if err == nil {
-		t.Error("a loop without a state was accepted")
-	}
+	}, tensors.FromValue([]float32{1})))(t, "a loop without a state", "at least one node")
 }

@@ -2,7 +2,6 @@ package xla
 
 import (
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/gomlx/compute"
@@ -125,18 +124,6 @@ func TestWork(t *testing.T) {
 			operations, _ := p.Operations()
 			t.Errorf("%s: %+v and %v bytes, want %+v: %+v", c.name, got, bytes, c.want, operations)
 		}
-	}
-}
-
-func TestWorkOfNothing(t *testing.T) {
-	mesh := must(opened(t).Mesh(Axis("data", 1)))(t)
-	p := must(Compile(mesh, func(x *graph.Node) *graph.Node { return x }, In(Replicated()).Gives(Replicated())))(t)
-	if _, err := p.Work(); err == nil || !strings.Contains(err.Error(), "not compiled") {
-		t.Errorf("before it is compiled: %v", err)
-	}
-	p.Close()
-	if _, err := p.Operations(); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Errorf("after it was closed: %v", err)
 	}
 }
 
