@@ -142,14 +142,11 @@ func TestOneLibrary(t *testing.T) {
 	l := load(t, `int32_t state; void set(int32_t x) { state = x; } static int32_t get(void) { return state; }`,
 		native.Bind("set", &set), native.Bind("get", &get))
 	set(5)
-	p, err := l.Symbol("state")
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(l.Symbol("state"))(t)
 	if got, there := get(), *(*int32)(p); got != 5 || there != 5 {
 		t.Errorf("get gives %d, the variable is %d; want 5", got, there)
 	}
-	_, err = l.Symbol("get")
+	_, err := l.Symbol("get")
 	wants(t, err, `"get"`, "static")
 }
 

@@ -32,10 +32,7 @@ func counted(t *testing.T) (runs func() int) {
 func answered(t *testing.T, dir, source string, flags ...string) *native.Library {
 	t.Helper()
 	var answer func() int
-	l, err := native.Load(source, native.WithCache(dir), native.Flags(flags...), native.Bind("answer", &answer))
-	if err != nil {
-		t.Fatal(err)
-	}
+	l := must(native.Load(source, native.WithCache(dir), native.Flags(flags...), native.Bind("answer", &answer)))(t)
 	if got := answer(); got != 42 {
 		t.Errorf("answer is %d", got)
 	}
@@ -64,9 +61,7 @@ func TestCompiledOnce(t *testing.T) {
 		}
 	}
 	later := time.Now().Add(time.Hour) // the compiler is another version
-	if err := os.Chtimes(os.Getenv("CC"), later, later); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Chtimes(os.Getenv("CC"), later, later))
 	if answered(t, dir, answerSource); runs() != 6 {
 		t.Error("what another version of the compiler made is used")
 	}
@@ -130,9 +125,7 @@ func TestCompileErrors(t *testing.T) {
 // Flags see the current folder, as in a terminal.
 func TestInclude(t *testing.T) {
 	t.Chdir(t.TempDir())
-	if err := os.WriteFile("answer.h", []byte(answerSource), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile("answer.h", []byte(answerSource), 0o644))
 	_, err := native.Load(`#include "answer.h"`, native.WithCache(t.TempDir()))
 	wants(t, err, "answer.h")
 	answered(t, t.TempDir(), `#include "answer.h"`, "-I.")
@@ -162,9 +155,7 @@ func TestOddCompilers(t *testing.T) {
 
 func TestNoFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, nil, 0o644))
 	for _, dir := range []string{file, filepath.Join(file, "below")} {
 		_, err := native.Load("", native.WithCache(dir))
 		wants(t, err, file, "SHARDBOOK_CACHE")

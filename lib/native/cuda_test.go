@@ -41,9 +41,7 @@ inline const char *cudaGetErrorString(cudaError_t e) {
 func madeUpNVCC(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "cuda_runtime.h"), []byte(madeUpCUDA), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(filepath.Join(dir, "cuda_runtime.h"), []byte(madeUpCUDA), 0o644))
 	return script(t, `
 n=$#
 while [ $n -gt 0 ]; do
@@ -76,20 +74,14 @@ static const char *any(void *p) { return NULL; }`,
 		t.Fatal(err)
 	}
 	variable := func(name string) unsafe.Pointer {
-		p, err := l.Symbol(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return p
+		return must(l.Symbol(name))(t)
 	}
 	memory := (*[2][64]float32)(variable("gpu_memory"))
 	current, waits := (*int32)(variable("gpu_current")), (*int32)(variable("gpu_waits"))
 	for gpu := range memory {
 		x := unsafe.Slice(&memory[gpu][4], 3)
 		copy(x, []float32{1, 2, 3})
-		if err := double(x, 2, &memory[gpu][0]); err != nil {
-			t.Fatal(err)
-		}
+		check(t, double(x, 2, &memory[gpu][0]))
 		if m := memory[gpu]; [4]float32(m[4:]) != [4]float32{2, 4, 6} || m[0] != 2 {
 			t.Errorf("GPU %d's memory is %v", gpu, m)
 		}
@@ -137,12 +129,8 @@ func TestCUDAErrors(t *testing.T) {
 func TestFindNVCC(t *testing.T) {
 	works := madeUpNVCC(t)
 	home := t.TempDir()
-	if err := os.Mkdir(filepath.Join(home, "bin"), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(works, filepath.Join(home, "bin", "nvcc")); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Mkdir(filepath.Join(home, "bin"), 0o755))
+	check(t, os.Symlink(works, filepath.Join(home, "bin", "nvcc")))
 	tools := os.Getenv("PATH")
 	for _, c := range []struct{ nvcc, path, home string }{
 		{works + " -DX", tools, ""},

@@ -35,17 +35,9 @@ static const char *launch(void *x, int64_t n) {
 	for i := range x {
 		x[i] = float32(i)
 	}
-	placed, err := devicetest.One().Put(tensors.FromValue(x), 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	at, err := xla.DevicePointer(placed)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := double(at, int64(len(x))); err != nil {
-		t.Fatal(err)
-	}
+	placed := must(devicetest.One().Put(tensors.FromValue(x), 0))(t)
+	at := must(xla.DevicePointer(placed))(t)
+	check(t, double(at, int64(len(x))))
 	tensors.MustConstFlatData(placed, func(got []float32) {
 		for i, v := range got {
 			if v != 2*x[i] {

@@ -82,59 +82,27 @@ func TestOnDeviceMemory(t *testing.T) {
 	var norm layerNorm
 	load(t, layerNormSource, native.Bind("layer_norm", &norm))
 	const devices, rows, width = 2, 6, 100 // rows of all devices
-	mesh, err := devicetest.Open(t, devices).Mesh(xla.Axis("data", devices))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.Open(t, devices).Mesh(xla.Axis("data", devices)))(t)
 	r := rand.New(rand.NewPCG(3, 4))
 	x, scale, shift := normal(r, rows*width), normal(r, width), normal(r, width)
 	cut := xla.Shard(0, "data")
-	placed, err := mesh.Place(tensors.FromFlatDataAndDimensions(x, rows, width), cut)
-	if err != nil {
-		t.Fatal(err)
-	}
-	y, err := mesh.Place(tensors.FromShape(shapes.Make(dtypes.Float32, rows, width)), cut)
-	if err != nil {
-		t.Fatal(err)
-	}
+	placed := must(mesh.Place(tensors.FromFlatDataAndDimensions(x, rows, width), cut))(t)
+	y := must(mesh.Place(tensors.FromShape(shapes.Make(dtypes.Float32, rows, width)), cut))(t)
 	for device, shard := range placed.Shards() {
-		from, err := xla.View[float32](shard)
-		if err != nil {
-			t.Fatal(err)
-		}
-		to, err := xla.View[float32](y.Shards()[device])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := norm(to, make([]float32, rows/devices), from, scale, shift, epsilon); err != nil {
-			t.Fatal(err)
-		}
+		from := must(xla.View[float32](shard))(t)
+		to := must(xla.View[float32](y.Shards()[device]))(t)
+		check(t, norm(to, make([]float32, rows/devices), from, scale, shift, epsilon))
 	}
-	distance, err := xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+	distance := must(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{in[3], graph.Sub(in[3], normGraph(in)[0])}
-	}, xla.In(cut, xla.Replicated(), xla.Replicated(), cut).Gives(cut, cut))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(cut, xla.Replicated(), xla.Replicated(), cut).Gives(cut, cut)))(t)
 	defer distance.Close()
-	out, err := distance.Call(placed, scale, shift, y)
-	if err != nil {
-		t.Fatal(err)
-	}
-	seen, err := out[0].Merge()
-	if err != nil {
-		t.Fatal(err)
-	}
-	apart, err := out[1].Merge()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(distance.Call(placed, scale, shift, y))(t)
+	seen := must(out[0].Merge())(t)
+	apart := must(out[1].Merge())(t)
 	near(t, "distance to the graph's", tensors.MustCopyFlatData[float32](apart), make([]float32, rows*width))
-	want, err := devicetest.CallOn(devicetest.PureGo(), normGraph, tensors.FromFlatDataAndDimensions(x, rows, width),
-		tensors.FromValue(scale), tensors.FromValue(shift))
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must(devicetest.CallOn(devicetest.PureGo(), normGraph, tensors.FromFlatDataAndDimensions(x, rows, width),
+		tensors.FromValue(scale), tensors.FromValue(shift)))(t)
 	near(t, "what the program read", tensors.MustCopyFlatData[float32](seen),
 		tensors.MustCopyFlatData[float32](want[0]))
 	wants(t, norm(make([]float32, 3), nil, x, scale, shift, epsilon), "layer_norm: the lengths do not fit")
@@ -143,11 +111,7 @@ func TestOnDeviceMemory(t *testing.T) {
 // kernelOf loads a source and makes a kernel of one of its functions.
 func kernelOf[F any](t *testing.T, source, name string) *xla.Kernel {
 	t.Helper()
-	k, err := load(t, source, native.Bind(name, new(F))).Kernel(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return k
+	return must(load(t, source, native.Bind(name, new(F))).Kernel(name))(t)
 }
 
 // refuse stands for what a kernel must not need.
@@ -206,16 +170,13 @@ func TestKernelsOfOneName(t *testing.T) {
 		for (int64_t i = 0; i < x.n; i++) y.at[i] = 0, z.at[i] = x.at[i];
 	}`, "half")
 	for _, dtype := range []dtypes.DType{dtypes.Float16, dtypes.BFloat16} {
-		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			x := graph.ConvertDType(in[0], dtype)
 			two := []shapes.Shape{x.Shape(), x.Shape()}
 			a, b := negate.Call([]*graph.Node{x}, two, refuse), clear.Call([]*graph.Node{x}, two, refuse)
 			sum := graph.Add(graph.Add(a[0], a[1]), graph.Add(b[0], b[1])) // -x + x + 0 + x
 			return []*graph.Node{graph.ConvertDType(sum, dtypes.Float32), graph.ConvertDType(a[0], dtypes.Float32)}
-		}, tensors.FromValue([]float32{1.5, -4}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, tensors.FromValue([]float32{1.5, -4})))(t)
 		near(t, dtype.String(), tensors.MustCopyFlatData[float32](out[0]), []float32{1.5, -4})
 		near(t, dtype.String(), tensors.MustCopyFlatData[float32](out[1]), []float32{-1.5, 4})
 	}
@@ -262,10 +223,7 @@ func TestKernelErrors(t *testing.T) {
 	for _, bind := range []native.Option{
 		native.Bind("f", new(func(*float32))), native.Bind("f", new(func(*float32, []float32))),
 	} {
-		l, err := native.Load(`void f() {}`, native.WithCache(kept), bind)
-		if err != nil {
-			t.Fatal(err)
-		}
+		l := must(native.Load(`void f() {}`, native.WithCache(kept), bind))(t)
 		_, err = l.Kernel("f")
 		wants(t, err, "f, a func(*float32", "slices and numbers")
 	}

@@ -3,30 +3,7 @@ package xla
 import (
 	"slices"
 	"strings"
-
-	"google.golang.org/protobuf/reflect/protoreflect"
 )
-
-// CollectivesAlong is [Program.Collectives] by the mesh axes along which the operations' groups extend: "data", or
-// "data,tensor" for groups of devices that differ in both. Operations in groups of one device are not listed.
-func (p *Program) CollectivesAlong() (map[string]Report, error) {
-	return latest(&p.compiled, func(e *executable) (map[string]Report, error) {
-		m, err := e.optimized()
-		if err != nil {
-			return nil, err
-		}
-		found := map[string]Report{}
-		for t, devices := range m.collectives() {
-			if along := p.mesh.differ(devices); along != "" {
-				found[along] = found[along].with(t)
-			}
-		}
-		for _, r := range found {
-			r.sort()
-		}
-		return found, nil
-	})
-}
 
 // differ names the axes along which some of the given devices differ; no devices means all of the mesh.
 func (m *Mesh) differ(devices []int64) string {
@@ -64,13 +41,13 @@ func (m message) between() (devices []int64) {
 	if len(groups) == 0 {
 		return m.message("iota_collective_device_list").firstOfIota()
 	}
-	return groups[0].numbers("replica_ids")
+	return groups[0].integers("replica_ids")
 }
 
 // firstOfIota returns the first group of a list in iota form: the numbers from 0, reshaped, transposed, and split
 // evenly.
 func (m message) firstOfIota() (devices []int64) {
-	dims, order := m.numbers("iota_reshape_dims"), m.numbers("iota_transpose_perm")
+	dims, order := m.integers("iota_reshape_dims"), m.integers("iota_transpose_perm")
 	if len(order) == 0 {
 		for i := range dims {
 			order = append(order, int64(i))
@@ -90,12 +67,4 @@ func (m message) firstOfIota() (devices []int64) {
 		devices = append(devices, device)
 	}
 	return devices
-}
-
-func (m message) numbers(name protoreflect.Name) (all []int64) {
-	list := m.field(name).List()
-	for i := range list.Len() {
-		all = append(all, list.Get(i).Int())
-	}
-	return all
 }

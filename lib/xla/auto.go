@@ -2,9 +2,6 @@ package xla
 
 import (
 	"fmt"
-	"strconv"
-	"strings"
-	"sync"
 
 	"github.com/gomlx/compute/distributed"
 	"github.com/gomlx/compute/shapes"
@@ -59,65 +56,25 @@ func Constrain(x *graph.Node, p Placement) *graph.Node {
 	if err != nil {
 		panic(err)
 	}
-	name := g.UniqueName(fmt.Sprintf("%s%d", constrained, constraints.number(p)))
+	name := g.UniqueName(constraints.name(p.String(), p))
 	f := graph.NewFunctionWithSharding(g, name, func(g *graph.Graph) ([]*graph.Node, []*distributed.ShardingSpec) {
 		return []*graph.Node{graph.ShardedParameter(g, "x", x.Shape(), spec)}, []*distributed.ShardingSpec{spec}
 	})
 	return f.Call(x)[0]
 }
 
-// constrained is the prefix of the names of functions that Constrain makes. The number of the placement follows, and
-// perhaps "_" with a suffix that makes the name unique.
-const constrained = "constrained_"
-
-var constraints = numbered[Placement]{prefix: constrained}
-
-// numbered assigns numbers, for names of functions; equal values have the same number.
-type numbered[T fmt.Stringer] struct {
-	prefix string
-	sync.Mutex
-	all []T
-}
-
-func (n *numbered[T]) number(one T) int {
-	n.Lock()
-	defer n.Unlock()
-	for i, other := range n.all {
-		if other.String() == one.String() {
-			return i
-		}
-	}
-	n.all = append(n.all, one)
-	return len(n.all) - 1
-}
-
-// of returns the value whose number a function's name has.
-func (n *numbered[T]) of(name string) (T, bool) {
-	n.Lock()
-	defer n.Unlock()
-	return named(n.all, n.prefix, name)
-}
-
-// named returns the element of all whose index a function's name has after the prefix.
-func named[T any](all []T, prefix, name string) (one T, ok bool) {
-	after, ours := strings.CutPrefix(name, prefix)
-	digits, _, _ := strings.Cut(after, "_")
-	i, err := strconv.Atoi(digits)
-	if !ours || err != nil || i < 0 || i >= len(all) {
-		return one, false
-	}
-	return all[i], true
-}
+// constraints are the placements of Constrain.
+var constraints = numbered[Placement]{prefix: "constrained_"}
 
 // GoMLX has no gradient for calls. That of a constraint is the same constraint, that of a shift the shift back.
 func init() {
 	before, had := graph.VJPRegistration[graph.NodeTypeCall]
 	graph.VJPRegistration[graph.NodeTypeCall] = func(node *graph.Node, v []*graph.Node,
 		shape shapes.Shape) []*graph.Node {
-		if p, ok := constraints.of(calledName(node)); ok {
+		if p, ok := constraints.named(calledName(node)); ok {
 			return []*graph.Node{Constrain(v[0], p)}
 		}
-		if s, ok := shifts.of(calledName(node)); ok {
+		if s, ok := shifts.named(calledName(node)); ok {
 			return []*graph.Node{Shift{s.Axis, -s.By}.Of(v[0])}
 		}
 		if !had {

@@ -2,7 +2,6 @@ package xla_test
 
 import (
 	"math"
-	"strings"
 	"testing"
 
 	"github.com/gomlx/compute"
@@ -32,17 +31,11 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 	}
 	x, w1, w2 := ramp(4, 8), ramp(8, 16), ramp(16, 8)
 	same := func(h *graph.Node) *graph.Node { return h }
-	want, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	want := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		y := layer(in[0], in[1], in[2], same)
 		return append(graph.Gradient(graph.ReduceAllSum(graph.Square(y)), in[1]), y)
-	}, x, w1, w2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("tensor", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, x, w1, w2))(t)
+	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("tensor", 4)))(t)
 	columns, rows := xla.Shard(1, "tensor"), xla.Shard(0, "tensor")
 	for _, c := range []struct {
 		name      string
@@ -53,27 +46,21 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 		{"as it is", func(h *graph.Node) *graph.Node { return xla.Constrain(h, columns) }, false},
 		{"by rows", func(h *graph.Node) *graph.Node { return xla.Constrain(h, rows) }, true},
 	} {
-		p, err := xla.CompileAuto(mesh, func(x, w1, w2 *graph.Node) (*graph.Node, *graph.Node) {
+		p := must(xla.CompileAuto(mesh, func(x, w1, w2 *graph.Node) (*graph.Node, *graph.Node) {
 			y := layer(x, w1, w2, c.constrain)
 			return graph.Gradient(graph.ReduceAllSum(graph.Square(y)), w1)[0], y
-		}, xla.In(xla.Replicated(), columns, rows).Gives(columns, xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, xla.In(xla.Replicated(), columns, rows).Gives(columns, xla.Replicated())))(t)
 		out, err := p.Call(x, w1, w2)
 		if err != nil {
 			t.Errorf("%s: %v", c.name, err)
 			continue
 		}
-		for i := range out {
-			if got := whole(t, out[i]); !got.InDelta(want[i], 1e-5) {
+		for i, got := range whole(t, out...) {
+			if !got.InDelta(want[i], 1e-5) {
 				t.Errorf("%s: output %d is %v, want %v", c.name, i, got, want[i])
 			}
 		}
-		report, err := p.Collectives()
-		if err != nil {
-			t.Fatal(err)
-		}
+		report := must(p.Collectives())(t)
 		if moves := report.Of(xla.AllToAll).Count > 0; moves != c.moves || !moves &&
 			report.Of(xla.AllReduce).Count != 1 {
 			t.Errorf("%s: the compiler chose %v", c.name, report)
@@ -82,21 +69,17 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 	}
 }
 
-// whole merges a placed tensor's shards.
-func whole(t *testing.T, placed *dtensor.Tensor) *tensors.Tensor {
+// whole merges the shards of placed tensors.
+func whole(t *testing.T, placed ...*dtensor.Tensor) (all []*tensors.Tensor) {
 	t.Helper()
-	joined, err := placed.Merge()
-	if err != nil {
-		t.Fatal(err)
+	for _, p := range placed {
+		all = append(all, must(p.Merge())(t))
 	}
-	return joined
+	return all
 }
 
 func TestAutoShardingErrors(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
 	split := xla.Shard(0, "data")
 	constrain := func(p xla.Placement) func(x *graph.Node) *graph.Node {
 		return func(x *graph.Node) *graph.Node { return xla.Constrain(x, p) }
@@ -119,37 +102,19 @@ func TestAutoShardingErrors(t *testing.T) {
 			return graph.Slice(x, graph.AxisRange(0, 3))
 		}, "not divisible"},
 	} {
-		p, err := c.compile(mesh, c.fn, xla.In(split).Gives(split))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := p.Call([]float32{1, 2, 3, 4}); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want one with %q", c.name, err, c.want)
-		}
+		p := must(c.compile(mesh, c.fn, xla.In(split).Gives(split)))(t)
+		fails(p.Call([]float32{1, 2, 3, 4}))(t, c.name, c.want)
 		p.Close()
 	}
 }
 
 // The last placement of the inputs is repeated.
 func TestAutoShardingOfFewPlacements(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := xla.CompileAuto(mesh, func(x, y *graph.Node) *graph.Node {
+	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
+	p := must(xla.CompileAuto(mesh, func(x, y *graph.Node) *graph.Node {
 		return graph.Add(graph.ReduceAllSum(x), graph.ReduceAllSum(y))
-	}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated())))(t)
 	defer p.Close()
-	out, err := p.Call([]float32{1, 2, 3, 4}, []float32{10, 20, 30, 40})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for device, shard := range out[0].Shards() {
-		if got := shard.Value().(float32); got != 110 {
-			t.Errorf("device %d: %g, want 110", device, got)
-		}
-	}
+	out := must(p.Call([]float32{1, 2, 3, 4}, []float32{10, 20, 30, 40}))(t)
+	same(t, "both devices", out[0].Shards(), []float32{110}, []float32{110})
 }

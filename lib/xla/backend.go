@@ -6,6 +6,7 @@
 package xla
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,8 +30,8 @@ type Backend struct {
 	ledger          *ledger
 	plugin          plugin.Plugin
 	client          unsafe.Pointer // PJRT_Client*
-	donations       donations
-	building        sync.RWMutex // held for reading while a program is compiled
+	donations       sync.Map       // the donated inputs of programs, by their names
+	building        sync.RWMutex   // held for reading while a program is compiled
 }
 
 // Info describes a backend's devices and plugin.
@@ -51,11 +52,7 @@ var ErrTooFew = errors.New("too few devices")
 //
 // Each call makes its own devices. Close the backend after use.
 func Open(options ...Option) (*Backend, error) {
-	b, err := OpenContext(context.Background(), options...)
-	if err != nil {
-		return nil, err
-	}
-	return b, nil
+	return OpenContext(context.Background(), options...)
 }
 
 // OpenContext is Open with a context for the installation of a plugin.
@@ -64,7 +61,7 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	found, err := plugin.Ensure(ctx, c.plugin, c.cacheDir, c.progress)
+	found, err := plugin.Ensure(ctx, c.plugin, c.cacheDir, report)
 	if err != nil {
 		return nil, err
 	}
@@ -83,14 +80,9 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
 	}
 	inner.DotGeneralUseTF32 = c.tf32 && found.Platform == plugin.CUDA // go-xla's default is true
-	b := &Backend{Backend: inner, plugin: found, client: clientHandle(inner), ledger: newLedger(inner.NumDevices()),
-		info: Info{
-			Devices:  inner.NumDevices(),
-			Platform: found.Platform,
-			Plugin:   found.Path,
-			Source:   found.Source,
-			API:      api.String(),
-		}}
+	n := inner.NumDevices()
+	b := &Backend{Backend: inner, plugin: found, client: clientHandle(inner), ledger: newLedger(n),
+		info: Info{Devices: n, Platform: found.Platform, Plugin: found.Path, Source: found.Source, API: api.String()}}
 	replaceTable(inner, func(table unsafe.Pointer) unsafe.Pointer { return plugin.CompileThrough(table, b.client) })
 	if c.devices != 0 && b.info.Devices != c.devices {
 		b.Close()
@@ -118,15 +110,11 @@ var tameGoXLA = sync.OnceFunc(func() {
 // CPU.
 func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.NamedValuesMap, error) {
 	if p.Platform == plugin.CPU {
-		n := c.devices
-		if n == 0 {
-			n = DefaultDevices
-		}
-		return pjrt.NamedValuesMap{"cpu_device_count": int64(n)}, nil
+		return pjrt.NamedValuesMap{"cpu_device_count": int64(cmp.Or(c.devices, DefaultDevices))}, nil
 	}
 	gpus := plugin.GPUs()
 	if c.devices > gpus && c.plugin == "" {
-		cpu, err := plugin.Ensure(ctx, string(plugin.CPU), c.cacheDir, c.progress)
+		cpu, err := plugin.Ensure(ctx, string(plugin.CPU), c.cacheDir, report)
 		if err != nil {
 			return nil, err
 		}

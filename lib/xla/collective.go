@@ -3,7 +3,6 @@ package xla
 import (
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/distributed"
@@ -65,13 +64,13 @@ func (c Collective) Apply(operands ...*graph.Node) []*graph.Node {
 	// The additional operand, which is returned unchanged, makes a node with two results. With one result, GoMLX drops
 	// the operation under Checkpoint (docs/upstream.md, "all-reduce under Checkpoint").
 	with := append(append([]*graph.Node{}, operands...), graph.Const(g, int32(0)))
-	results := g.Distributed().Along(c.Along...).AllReduce(with, known.number(c))
+	results := g.Distributed().Along(c.Along...).AllReduce(with, c.reduction())
 	return results[:len(operands)]
 }
 
 // CollectiveOf returns the operation of a node of type NodeTypeAllReduce, and false if it is GoMLX's own.
 func CollectiveOf(n *graph.Node) (Collective, bool) {
-	return known.collective(reductionTypeOf(n))
+	return collectiveOf(reductionTypeOf(n))
 }
 
 // MeshOf returns the mesh that a graph is built for.
@@ -86,35 +85,18 @@ func MeshOf(g *graph.Graph) (*distributed.DeviceMesh, bool) {
 // firstNumber is beyond GoMLX's reduction types.
 const firstNumber compute.ReduceOpType = 1 << 20
 
-// collectives assigns numbers to operations; equal ones have the same number, so the table is small.
-type collectives struct {
-	sync.Mutex
-	numbers map[string]compute.ReduceOpType
-	all     []Collective
+// known are the operations; their numbers are reduction types.
+var known numbered[Collective]
+
+// reduction returns the reduction type that stands for an operation.
+func (c Collective) reduction() compute.ReduceOpType {
+	return firstNumber + compute.ReduceOpType(known.number(fmt.Sprintf("%#v", c), c.clone()))
 }
 
-var known = collectives{numbers: map[string]compute.ReduceOpType{}}
-
-func (k *collectives) number(c Collective) compute.ReduceOpType {
-	k.Lock()
-	defer k.Unlock()
-	key := fmt.Sprintf("%#v", c)
-	if n, ok := k.numbers[key]; ok {
-		return n
-	}
-	n := firstNumber + compute.ReduceOpType(len(k.all))
-	k.numbers[key], k.all = n, append(k.all, c.clone())
-	return n
-}
-
-func (k *collectives) collective(n compute.ReduceOpType) (Collective, bool) {
-	k.Lock()
-	defer k.Unlock()
-	i := int(n - firstNumber)
-	if i < 0 || i >= len(k.all) {
-		return Collective{}, false
-	}
-	return k.all[i].clone(), true
+// collectiveOf returns the operation that a reduction type stands for.
+func collectiveOf(t compute.ReduceOpType) (Collective, bool) {
+	c, ok := known.at(int(t - firstNumber))
+	return c.clone(), ok
 }
 
 // clone copies the slices, which callers may change.
@@ -128,7 +110,7 @@ func (c Collective) clone() Collective {
 func (f *function) AllReduce(operands []compute.Value, reduction compute.ReduceOpType,
 	groups [][]int) ([]compute.Value, error) {
 	local := f.here(operands...)
-	c, ours := known.collective(reduction)
+	c, ours := collectiveOf(reduction)
 	if !ours {
 		return f.Function.AllReduce(local, reduction, groups)
 	}

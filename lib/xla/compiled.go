@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"regexp"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -25,13 +26,19 @@ type compiled struct {
 
 // compileLater sets a program's graph function, and gives it a unique name, by which the backend finds donated inputs.
 func compileLater[F graph.ExecGraphFn](c *compiled, b *Backend, fn F, donated []int) error {
+	if err := checkDonated(donated, inputsOf(fn)); err != nil {
+		return err
+	}
 	exec, err := graph.NewExec(b, ThrowingErrors(fn))
 	if err != nil {
 		return err
 	}
 	exec.WithName(fmt.Sprintf("%s/%d", functionName(fn), programs.Add(1)))
-	b.donations.set(exec.Name(), donated)
+	if len(donated) > 0 {
+		b.donations.Store(exec.Name(), donated)
+	}
 	c.backend, c.exec, c.donated = b, exec, donated
+	runtime.AddCleanup(c, func(name string) { b.donations.Delete(name) }, exec.Name())
 	return nil
 }
 
@@ -77,7 +84,7 @@ func (c *compiled) close() {
 	defer c.closing.Unlock()
 	c.closed = true
 	c.exec.Finalize()
-	c.backend.donations.forget(c.exec.Name())
+	c.backend.donations.Delete(c.exec.Name())
 }
 
 // latest returns a property of the executable that was most recently compiled or run.

@@ -96,15 +96,9 @@ func plainly(xs [][]float64, w []float64, n int) (out [][5][]float64) {
 func TestCut(t *testing.T) {
 	const n, ranks = 4, 3
 	backend := devicetest.One()
-	mesh, err := backend.Mesh(xla.Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("data", 1)))(t)
 	square := shapes.Make(dtypes.Float32, n, n)
-	cut, err := xla.NewSegments(mesh, cutFunction, square, square, shapes.Make(dtypes.Int32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cut := must(xla.NewSegments(mesh, cutFunction, square, square, shapes.Make(dtypes.Int32)))(t)
 	// The function's third shift is unused and so not in the list; the gradient's is.
 	if got := fmt.Sprint(cut.Shifts[0].Shift, cut.Shifts[1].Shift, cut.Shifts[2].Shift,
 		len(cut.Shifts)); got != "ring+1 ring+1 ring-1 5" {
@@ -147,10 +141,7 @@ func TestCut(t *testing.T) {
 				has[to][xla.Ref{Kind: xla.RefReceived, Number: next}] = has[r][s.Of]
 			}
 		}
-		p, err := xla.CompilePortable(backend, cut.Program(k))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must(xla.CompilePortable(backend, cut.Program(k)))(t)
 		defer p.Close()
 		for r := range has {
 			var args []any
@@ -181,20 +172,14 @@ func TestCut(t *testing.T) {
 }
 
 func TestCutRefuses(t *testing.T) {
-	mesh, err := devicetest.One().Mesh(xla.Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.One().Mesh(xla.Axis("data", 1)))(t)
 	shape := shapes.Make(dtypes.Float32, 2)
 	calls := 0
 	changing := func(in []*graph.Node) []*graph.Node {
 		calls++
 		return []*graph.Node{graph.MulScalar(xla.Shift{Axis: "ring", By: calls}.Of(in[0]), 2)}
 	}
-	cut, err := xla.NewSegments(mesh, changing, shape)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cut := must(xla.NewSegments(mesh, changing, shape))(t)
 	p, err := xla.CompilePortable(devicetest.One(), cut.Program(1))
 	if err == nil {
 		_, err = p.Call(0, []float32{1, 2})

@@ -1,7 +1,6 @@
 package xla
 
 import (
-	"errors"
 	"fmt"
 	"unsafe"
 
@@ -14,13 +13,7 @@ import (
 //
 // It returns an error if the shard is not on a device of this package, or the plugin provides no addresses.
 func DevicePointer(shard *tensors.Tensor) (unsafe.Pointer, error) {
-	if err := shard.CheckValid(); err != nil {
-		return nil, err
-	}
-	if !shard.IsOnAnyDevice() {
-		return nil, errors.New("the tensor is not on a device: place it on a mesh, or take a program's output")
-	}
-	backend, err := shard.Backend()
+	backend, err := backendOf(shard)
 	if err != nil {
 		return nil, err
 	}

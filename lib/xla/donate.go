@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/go-xla/stablehlo"
@@ -22,8 +21,8 @@ func (l Shardings) Donates(inputs ...int) Shardings {
 }
 
 // checkDonated checks the indices of donated inputs; the number of inputs is -1 if it is not known yet.
-func (l Shardings) checkDonated(inputs int) error {
-	for _, i := range l.donated {
+func checkDonated(donated []int, inputs int) error {
+	for _, i := range donated {
 		switch {
 		case i < 0:
 			return fmt.Errorf("the layout donates input %d: count from 0", i)
@@ -34,13 +33,29 @@ func (l Shardings) checkDonated(inputs int) error {
 	return nil
 }
 
-// checkShards checks all shards before anything is donated: each must exist, on the program's devices, and donated ones
-// must not be passed twice.
+// passed has the arguments that shards belong to.
+type passed map[*tensors.Tensor]int
+
+// check checks a shard of argument i before anything is donated: it must exist, and not be passed twice if it is
+// donated.
+func (p passed) check(c *compiled, i int, shard *tensors.Tensor) error {
+	if err := shard.CheckValid(); err != nil {
+		return err
+	}
+	if j, again := p[shard]; again && (c.donates(i) || c.donates(j)) {
+		return fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may overwrite: give a copy",
+			j, i)
+	}
+	p[shard] = i
+	return nil
+}
+
+// checkShards checks all shards before anything is donated.
 func (p *Program) checkShards(placed []*dtensor.Tensor) error {
-	first := map[*tensors.Tensor]int{}
+	all := passed{}
 	for i, on := range placed {
 		for device, shard := range on.Shards() {
-			if err := shard.CheckValid(); err != nil {
+			if err := all.check(&p.compiled, i, shard); err != nil {
 				return fmt.Errorf("argument %d, shard on device %d: %w", i, device, err)
 			}
 			if shard.IsOnAnyDevice() {
@@ -48,14 +63,21 @@ func (p *Program) checkShards(placed []*dtensor.Tensor) error {
 					return fmt.Errorf("argument %d is on another backend: place it on the program's mesh", i)
 				}
 			}
-			if j, again := first[shard]; again && (p.donates(i) || p.donates(j)) {
-				return fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may "+
-					"overwrite: give a copy", j, i)
-			}
-			first[shard] = i
 		}
 	}
 	return nil
+}
+
+// give returns a shard of argument i as GoMLX takes it: donated, or as it is.
+func (c *compiled) give(i int, shard *tensors.Tensor, device int) (any, error) {
+	if !c.donates(i) {
+		return shard, nil
+	}
+	buffer, err := graph.DonateTensorBuffer(shard, c.backend, compute.DeviceNum(device))
+	if err != nil {
+		return nil, fmt.Errorf("donating argument %d on device %d: %w", i, device, err)
+	}
+	return buffer, nil
 }
 
 // donate marks a parameter whose memory XLA may use for an output. GoMLX's donation alone frees the memory but does not
@@ -67,37 +89,13 @@ func donate(parameter *stablehlo.Value) {
 	parameter.Attributes["jax.buffer_donor"] = true
 }
 
-// donations are the inputs that programs donate, by the name of the graph, which is all that a builder gets.
-type donations struct{ byName sync.Map }
-
-// of returns the donated inputs of a graph. GoMLX names a program's graphs
-// "program#0", "program#1", ….
-func (d *donations) of(graphName string) []int {
+// donated returns the inputs that a graph donates. The builder knows no more than its name, which GoMLX makes of the
+// program's: "program#0", "program#1", ….
+func (b *Backend) donated(graphName string) []int {
 	if i := strings.LastIndexByte(graphName, '#'); i >= 0 {
 		graphName = graphName[:i]
 	}
-	donated, _ := d.byName.Load(graphName)
+	donated, _ := b.donations.Load(graphName)
 	list, _ := donated.([]int)
 	return list
-}
-
-func (d *donations) set(name string, donated []int) {
-	if len(donated) > 0 {
-		d.byName.Store(name, donated)
-	}
-}
-
-func (d *donations) forget(name string) { d.byName.Delete(name) }
-
-// give donates the buffers of a placed tensor, one per device.
-func give(t *dtensor.Tensor, m *Mesh) ([]any, error) {
-	given := make([]any, 0, len(t.Shards()))
-	for i, shard := range t.Shards() {
-		buffer, err := graph.DonateTensorBuffer(shard, m.backend, compute.DeviceNum(m.first+i))
-		if err != nil {
-			return nil, fmt.Errorf("donating the shard on device %d: %w", m.first+i, err)
-		}
-		given = append(given, buffer)
-	}
-	return given, nil
 }

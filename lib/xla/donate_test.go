@@ -2,7 +2,6 @@ package xla_test
 
 import (
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/gomlx/gomlx/core/graph"
@@ -15,67 +14,34 @@ import (
 // A step that donates its state needs the state's memory once, not twice.
 func TestDonatedInputBecomesOutput(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)
-	mesh, err := backend.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("data", 2)))(t)
 	const n = 1 << 16 // float32 on each device
-	half := make([]float32, 2*n)
-	step := func(state, grad *graph.Node) (*graph.Node, *graph.Node) {
-		return graph.Sub(state, grad), graph.ReduceAllSum(grad)
-	}
 	sharded := xla.Shard(0, "data")
 	for _, donate := range []bool{false, true} {
-		layout := xla.In(sharded, sharded).Gives(sharded, sharded)
+		layout, aliased := xla.In(sharded, sharded).Gives(sharded, sharded), int64(0)
 		if donate {
-			layout = layout.Donates(0)
+			layout, aliased = layout.Donates(0), 4*n
 		}
-		p, err := xla.Compile(mesh, func(state, grad *graph.Node) (*graph.Node, *graph.Node) {
-			next, sum := step(state, grad)
-			return next, graph.ExpandAxes(sum, 0)
-		}, layout)
-		if err != nil {
-			t.Fatal(err)
-		}
-		state, grad := place(t, mesh, half), place(t, mesh, slices.Repeat([]float32{-1}, 2*n))
+		p := must(xla.Compile(mesh, func(state, grad *graph.Node) (*graph.Node, *graph.Node) {
+			return graph.Sub(state, grad), graph.ExpandAxes(graph.ReduceAllSum(grad), 0)
+		}, layout))(t)
+		state, grad := place(t, mesh, make([]float32, 2*n)), place(t, mesh, slices.Repeat([]float32{-1}, 2*n))
 		for range 3 {
 			before := address(t, state)
-			out, err := p.Call(state, grad)
-			if err != nil {
-				t.Fatal(err)
-			}
+			out := must(p.Call(state, grad))(t)
 			if kept := address(t, out[0]) == before; kept != donate {
 				t.Errorf("donated %v: the state lies where it lay: %v", donate, kept)
 			}
 			if !donate {
-				if err := state.FinalizeAll(); err != nil {
-					t.Fatal(err)
-				}
+				check(t, state.FinalizeAll())
 			}
 			state = out[0]
 		}
-		memory, err := p.Memory()
-		if err != nil {
-			t.Fatal(err)
+		if m := must(p.Memory())(t); m.Aliased != aliased {
+			t.Errorf("donated %v: %d bytes of the outputs lie in an input's place, want %d", donate, m.Aliased, aliased)
 		}
-		want := int64(0)
-		if donate {
-			want = 4 * n
-		}
-		if memory.Aliased != want {
-			t.Errorf("donated %v: %d bytes of the outputs lie in an input's place, want %d", donate, memory.Aliased,
-				want)
-		}
-		for device, shard := range state.Shards() {
-			got, err := xla.View[float32](shard)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if i := slices.IndexFunc(got, func(v float32) bool { return v != 3 }); i >= 0 {
-				t.Errorf("donated %v: element %d on device %d is %g after 3 steps by 1, want 3", donate, i, device,
-					got[i])
-			}
-		}
+		three := slices.Repeat([]float32{3}, n)
+		same(t, "after 3 steps by 1", state.Shards(), three, three)
 		p.Close()
 	}
 }
@@ -83,77 +49,42 @@ func TestDonatedInputBecomesOutput(t *testing.T) {
 // address returns the address of a tensor's shard on the first device.
 func address(t *testing.T, on *dtensor.Tensor) *float32 {
 	t.Helper()
-	view, err := xla.View[float32](on.Shards()[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	view := must(xla.View[float32](on.Shards()[0]))(t)
 	return &view[0]
 }
 
 func place(t *testing.T, mesh *xla.Mesh, values []float32) *dtensor.Tensor {
 	t.Helper()
-	placed, err := mesh.Place(values, xla.Shard(0, "data"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	return placed
+	return must(mesh.Place(values, xla.Shard(0, "data")))(t)
 }
 
 // Donated memory may be overwritten at any time, so a tensor may not be donated twice; the arguments of a program that
 // does not compile stay valid.
 func TestDonationErrors(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)
-	mesh, err := backend.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("data", 2)))(t)
 	sharded := xla.Shard(0, "data")
 	layout := xla.In(sharded, sharded).Gives(sharded).Donates(0)
-	add, err := xla.Compile(mesh, graph.Add, layout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	add := must(xla.Compile(mesh, graph.Add, layout))(t)
 	defer add.Close()
 	x := place(t, mesh, []float32{1, 2, 3, 4})
-	if _, err := add.Call(x, x); err == nil || !strings.Contains(err.Error(), "arguments 0 and 1 are the same tensor") {
-		t.Errorf("the same tensor donated and read: %v", err)
-	}
-	if _, err := add.Call(x, place(t, mesh, []float32{1, 2, 3, 4, 5, 6})); err == nil {
-		t.Error("shapes [2] and [3] were added")
-	}
-	out, err := add.Call(x, place(t, mesh, []float32{10, 20, 30, 40}))
-	if err != nil {
-		t.Fatalf("after a program that does not compile: %v", err)
-	}
-	if got := out[0].Shards()[1].Value().([]float32)[0]; got != 33 {
-		t.Errorf("3 + 30 = %g", got)
-	}
-	if _, err := add.Call(x, place(t, mesh, []float32{10, 20, 30, 40})); err == nil {
-		t.Error("a donated tensor was used again")
-	}
+	fails(add.Call(x, x))(t, "the same tensor donated and read", "arguments 0 and 1 are the same tensor")
+	fails(add.Call(x, place(t, mesh, []float32{1, 2, 3, 4, 5, 6})))(t, "shapes [2] and [3] were added")
+	out := must(add.Call(x, place(t, mesh, []float32{10, 20, 30, 40})))(t)
+	same(t, "after a program that does not compile", whole(t, out...), []float32{11, 22, 33, 44})
+	fails(add.Call(x, place(t, mesh, []float32{10, 20, 30, 40})))(t, "a donated tensor was used again")
 }
 
 // All checks come before the memory is donated.
 func TestBadArgumentsLeaveDonatedOnesAlone(t *testing.T) {
 	backend, other := devicetest.OpenOwn(t, 2), devicetest.Open(t, 2)
-	mesh, err := backend.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	foreign, err := other.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("data", 2)))(t)
+	foreign := must(other.Mesh(xla.Axis("data", 2)))(t)
 	sharded := xla.Shard(0, "data")
 	x, y := place(t, mesh, []float32{1, 2}), place(t, foreign, []float32{1, 2})
-	twin, err := dtensor.NewTensor(x.ShardingSpec(), x.Shards())
-	if err != nil {
-		t.Fatal(err)
-	}
+	twin := must(dtensor.NewTensor(x.ShardingSpec(), x.Shards()))(t)
 	gone := place(t, mesh, []float32{1, 2})
-	if err := gone.FinalizeAll(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, gone.FinalizeAll())
 	for name, c := range map[string]struct {
 		second any
 		gives  xla.Placement
@@ -163,21 +94,13 @@ func TestBadArgumentsLeaveDonatedOnesAlone(t *testing.T) {
 		"finalized":                        {gone, sharded},
 		"an output that cannot lie so":     {[]float32{1, 2}, xla.Shard(1, "data")},
 	} {
-		add, err := xla.Compile(mesh, graph.Add, xla.In(sharded, sharded).Gives(c.gives).Donates(0))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := add.Call(x, c.second); err == nil {
-			t.Errorf("%s: no error", name)
-		}
-		if got, err := xla.View[float32](x.Shards()[1]); err != nil || got[0] != 2 {
-			t.Fatalf("%s: the donated argument is %v, %v", name, got, err)
-		}
+		add := must(xla.Compile(mesh, graph.Add, xla.In(sharded, sharded).Gives(c.gives).Donates(0)))(t)
+		fails(add.Call(x, c.second))(t, name)
+		same(t, name, x.Shards(), []float32{1}, []float32{2})
 		add.Close()
 	}
 	for _, donated := range [][]int{{-1}, {2}, {0, 99}} {
-		if _, err := xla.Compile(mesh, graph.Add, xla.In(sharded).Gives(sharded).Donates(donated...)); err == nil {
-			t.Errorf("donating inputs %v of 2 was accepted", donated)
-		}
+		layout := xla.In(sharded).Gives(sharded).Donates(donated...)
+		fails(xla.Compile(mesh, graph.Add, layout))(t, "inputs that are not there", "donates input")
 	}
 }

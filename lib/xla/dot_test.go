@@ -13,15 +13,9 @@ import (
 
 // TestProductsOfFewRows: matmuls x·wᵀ are right on both sides of the bounds, and transposed on one.
 func TestProductsOfFewRows(t *testing.T) {
-	b, err := Open(Devices(1), Plugin("cpu"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must(Open(Devices(1), Plugin("cpu")))(t)
 	defer b.Close()
-	m, err := b.Mesh(Axis("x", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(b.Mesh(Axis("x", 1)))(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	numbers := func(n int) []float32 {
 		values := make([]float32, n)
@@ -43,17 +37,11 @@ func TestProductsOfFewRows(t *testing.T) {
 			rows *= r
 		}
 		x, w := numbers(rows*c.k), numbers(c.n*c.k)
-		p, err := Compile(m, func(in []*graph.Node) *graph.Node {
+		p := must(Compile(m, func(in []*graph.Node) *graph.Node {
 			return graph.DotGeneral(in[0], []int{len(c.rows)}, nil, in[1], []int{1}, nil)
-		}, In(Replicated()).Gives(Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		out, err := p.Call(tensors.FromFlatDataAndDimensions(x, append(slices.Clone(c.rows), c.k)...),
-			tensors.FromFlatDataAndDimensions(w, c.n, c.k))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, In(Replicated()).Gives(Replicated())))(t)
+		out := must(p.Call(tensors.FromFlatDataAndDimensions(x, append(slices.Clone(c.rows), c.k)...),
+			tensors.FromFlatDataAndDimensions(w, c.n, c.k)))(t)
 		name := fmt.Sprintf("%v rows of %d by %d", c.rows, c.k, c.n)
 		y := out[0].Shards()[0]
 		if want := append(slices.Clone(c.rows), c.n); !slices.Equal(y.Shape().Dimensions, want) {
@@ -69,10 +57,7 @@ func TestProductsOfFewRows(t *testing.T) {
 				t.Fatalf("%s: element %d is %g, want %g", name, i, got, want)
 			}
 		}
-		operations, err := p.Operations()
-		if err != nil {
-			t.Fatal(err)
-		}
+		operations := must(p.Operations())(t)
 		transposes := slices.ContainsFunc(operations, func(o Operation) bool {
 			return o.Kind == "transpose" ||
 				o.Kind == "fusion" || o.Kind == "copy"

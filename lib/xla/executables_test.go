@@ -33,42 +33,23 @@ func keep(t *testing.T, cache string, options ...xla.Option) (got kept) {
 	}
 	before := files()
 	options = append(options, xla.Devices(2), xla.Plugin(devicetest.One().Info().Plugin), xla.CacheDir(cache))
-	backend, err := xla.Open(options...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	backend := must(xla.Open(options...))(t)
 	defer backend.Close()
 	if after := files(); !slices.Equal(after, before) {
 		t.Errorf("opening a backend left %q: canaries are to be compiled each time", after)
 	}
-	mesh, err := backend.Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("data", 2)))(t)
 	sharded := xla.Shard(0, "data")
-	p, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+	p := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
 		y := affine(x, graph.Const(x.Graph(), []float32{2, 1}))[0]
 		return collective.AllReduce(y, collective.Sum, "data")
-	}, xla.In(sharded).Gives(sharded).Donates(0))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(sharded).Gives(sharded).Donates(0)))(t)
 	defer p.Close()
-	out, err := p.Call(counting(4 * testkernel.Part))
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(p.Call(counting(4 * testkernel.Part)))(t)
 	for _, shard := range out[0].Shards() {
 		got.sums = append(got.sums, shard.Value().([]float32)...)
 	}
-	if got.memory, err = p.Memory(); err != nil {
-		t.Fatal(err)
-	}
-	report, err := p.Collectives()
-	if err != nil {
-		t.Fatal(err)
-	}
-	got.collectives, got.files = len(report), files()
+	got.memory, got.collectives, got.files = must(p.Memory())(t), len(must(p.Collectives())(t)), files()
 	return got
 }
 
@@ -99,29 +80,20 @@ func TestExecutablesAreKept(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { open.Close() })
-		info, err := open.Stat()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return info
+		return must(open.Stat())(t)
 	}
 	before := stat()
 	same("loaded", keep(t, cache), afresh)
 	if !os.SameFile(stat(), before) {
 		t.Error("it was compiled again")
 	}
-	whole, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	whole := must(os.ReadFile(file))(t)
 	for name, damaged := range map[string][]byte{
 		"cut short": whole[:len(whole)/2],
 		"empty":     nil,
 		"one bit":   append(slices.Clone(whole[:len(whole)-1]), whole[len(whole)-1]^1),
 	} {
-		if err := os.WriteFile(file, damaged, 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(file, damaged, 0o600))
 		before := stat()
 		same(name, keep(t, cache), afresh)
 		if os.SameFile(stat(), before) {
@@ -136,9 +108,7 @@ func TestExecutablesThatDoNotLoad(t *testing.T) {
 	compiled := keep(t, cache)
 	nonsense := []byte("no executable")
 	sum := sha256.Sum256(nonsense)
-	if err := os.WriteFile(compiled.files[0], append(sum[:], nonsense...), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(compiled.files[0], append(sum[:], nonsense...), 0o600))
 	for range 2 {
 		got := keep(t, cache)
 		if !slices.Equal(got.sums, compiled.sums) || len(got.files) != 2 ||

@@ -3,7 +3,6 @@ package xla
 import (
 	"encoding/json"
 	"math"
-	"strconv"
 	"strings"
 )
 
@@ -27,32 +26,21 @@ var (
 		round-nearest-even rsqrt select shift-left shift-right-arithmetic shift-right-logical sign sine sinh sqrt
 		stochastic-convert subtract tan tanh xor`)
 
-	// moving operations move data and compute nothing.
-	moving = opcodes(`
-		all-gather all-to-all bitcast-convert broadcast collective-broadcast collective-permute concatenate copy
-		dynamic-reshape dynamic-slice dynamic-update-slice gather infeed iota outfeed pad ragged-all-to-all recv
-		reshape reverse send slice transpose`)
-
 	// free operations need nothing to run.
 	free = opcodes(`
 		add-dependency after-all bitcast constant domain get-dimension-size get-tuple-element opt-barrier parameter
 		partition-id replica-id set-dimension-size tuple`)
 )
 
-// flops counts the arithmetic of one run of an instruction, by the rules of [Operation]. opaque means that part of it
-// is code that XLA cannot count.
-func (i *instruction) flops() (n float64, opaque bool) {
+// flops counts the arithmetic of one run of an instruction, by the rules of [Operation].
+func (i *instruction) flops() float64 {
 	switch kind := i.kind(); kind {
 	case "dot":
-		n = 2 * i.elements()
-		for _, axis := range i.message.message("dot_dimension_numbers").integers("lhs_contracting_dimensions") {
-			n *= i.operand(0).size(axis)
-		}
-		return n, false
+		return i.matmul(i.message.message("dot_dimension_numbers").integers("lhs_contracting_dimensions")...)
 	case "convolution":
 		kernel := i.operand(1)
 		outputs := i.message.message("convolution_dimension_numbers").field("kernel_output_feature_dimension").Int()
-		return 2 * i.elements() * kernel.elements() / kernel.size(outputs), false
+		return 2 * i.elements() * kernel.elements() / kernel.size(outputs)
 	case "reduce":
 		return i.times(i.operand(0).elements() - i.elements())
 	case "reduce-window":
@@ -64,39 +52,43 @@ func (i *instruction) flops() (n float64, opaque bool) {
 	case "select-and-scatter": // compares within windows, then adds
 		return i.times(i.operand(1).elements() * i.window())
 	case "sort":
-		axes := i.integers("dimensions")
-		if len(axes) == 0 {
-			return 0, true
-		}
+		axes := append(i.integers("dimensions"), -1) // without an axis: of one element
 		return i.times(i.elements() * math.Ceil(math.Log2(max(1, i.operand(0).size(axes[0])))))
 	case "all-reduce", "reduce-scatter":
+		var n float64
 		for _, operand := range i.operands {
 			n += operand.elements()
 		}
-		return n, false
+		return n
 	case "fusion", "call":
 		return i.times(1)
 	case "custom-call":
 		return i.cublas()
 	default:
 		if elementwise[kind] {
-			return i.elements(), false
+			return i.elements()
 		}
-		return 0, !moving[kind] && !free[kind]
+		return 0
 	}
 }
 
+// matmul counts a matmul that contracts these axes of the first operand.
+func (i *instruction) matmul(contracted ...int64) float64 {
+	n := 2 * i.elements()
+	for _, axis := range contracted {
+		n *= i.operand(0).size(axis)
+	}
+	return n
+}
+
 // times counts n runs of the first computation that the instruction calls.
-func (i *instruction) times(n float64) (flops float64, opaque bool) {
-	if len(i.called) == 0 {
-		return 0, true
+func (i *instruction) times(n float64) (flops float64) {
+	if len(i.called) > 0 {
+		for _, inner := range i.called[0].instructions {
+			flops += n * inner.flops()
+		}
 	}
-	for _, inner := range i.called[0].instructions {
-		one, unknown := inner.flops()
-		flops += n * one
-		opaque = opaque || unknown
-	}
-	return flops, opaque
+	return flops
 }
 
 // window counts the elements of an instruction's window.
@@ -108,28 +100,27 @@ func (i *instruction) window() float64 {
 	return n
 }
 
-// cublas counts a matmul by cuBLAS, which XLA for CUDA calls. Other custom calls are opaque.
-func (i *instruction) cublas() (flops float64, opaque bool) {
-	if !strings.HasPrefix(i.field("custom_call_target").String(), "__cublas$") {
-		return 0, true
-	}
+// cublas counts a matmul by cuBLAS, which XLA for CUDA calls.
+func (i *instruction) cublas() float64 {
 	var config struct {
 		Gemm struct {
 			Numbers struct {
-				Contracting []string `json:"lhs_contracting_dimensions"`
+				Contracting []json.Number `json:"lhs_contracting_dimensions"`
 			} `json:"dot_dimension_numbers"`
 		} `json:"gemm_backend_config"`
 	}
-	if json.Unmarshal(i.field("backend_config").Bytes(), &config) != nil || len(config.Gemm.Numbers.Contracting) == 0 {
-		return 0, true
+	ours := strings.HasPrefix(i.field("custom_call_target").String(), "__cublas$")
+	if !ours || json.Unmarshal(i.field("backend_config").Bytes(), &config) != nil {
+		return 0
 	}
-	flops = 2 * i.elements()
+	var contracted []int64
 	for _, axis := range config.Gemm.Numbers.Contracting {
-		number, err := strconv.ParseInt(axis, 10, 64)
-		if err != nil {
-			return 0, true
+		if number, err := axis.Int64(); err == nil {
+			contracted = append(contracted, number)
 		}
-		flops *= i.operand(0).size(number)
 	}
-	return flops, false
+	if len(contracted) == 0 {
+		return 0
+	}
+	return i.matmul(contracted...)
 }

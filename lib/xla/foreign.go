@@ -5,11 +5,9 @@ import (
 	"sync"
 	"unsafe"
 
-	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/distributed"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/go-xla/stablehlo"
-	xlashapes "github.com/gomlx/go-xla/types/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/xla/plugin"
@@ -18,24 +16,19 @@ import (
 // Kernel is a C function that programs on a CPU call by XLA's foreign-function interface
 // (https://openxla.org/xla/custom_call). Write it with foreign/foreign.h.
 type Kernel struct {
-	name    string
-	handler unsafe.Pointer
-	number  int
-	at      sync.Map // by the plugin's path: whether the kernel is registered
+	name     string
+	function string // the name of the function that stands for it
+	handler  unsafe.Pointer
+	at       sync.Map // by the plugin's path: whether the kernel is registered
 }
 
-var kernels struct {
-	sync.Mutex
-	all []*Kernel
-}
+var kernels = numbered[*Kernel]{prefix: "shardbook_kernel_"}
 
 // NewKernel makes a kernel of a C function void *handler(foreign_frame *). The name is that in programs, and unique in
 // the process. Use it for package-level variables: kernels are never freed.
 func NewKernel(name string, handler unsafe.Pointer) *Kernel {
-	kernels.Lock()
-	defer kernels.Unlock()
-	k := &Kernel{name: name, handler: handler, number: len(kernels.all)}
-	kernels.all = append(kernels.all, k)
+	k := &Kernel{name: name, handler: handler}
+	k.function = kernels.name(fmt.Sprintf("%p", k), k)
 	return k
 }
 
@@ -60,33 +53,7 @@ func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape,
 		!k.knownTo(b) {
 		return otherwise(operands)
 	}
-	// GoMLX has no node for this. It calls a function with the results' shapes, for which the backend writes the
-	// kernel's call. Constants must not be shared with it (docs/upstream.md, "constants across closures").
-	clearScalars(g)
-	defer clearScalars(g)
-	f := graph.NewFunction(g, g.UniqueName(fmt.Sprintf("%s%d", calling, k.number)), func(g *graph.Graph) []*graph.Node {
-		for i, x := range operands {
-			graph.Parameter(g, fmt.Sprintf("operand%d", i), x.Shape())
-		}
-		zeros := make([]*graph.Node, len(results))
-		for i, shape := range results {
-			zeros[i] = graph.Zeros(g, shape)
-		}
-		return zeros
-	})
-	return f.Call(operands...)
-}
-
-// calling is the prefix of the names of functions that stand for kernels. The kernel's number follows, and perhaps "_"
-// with a suffix that makes the name unique.
-const calling = "shardbook_kernel_"
-
-// kernelOf returns the kernel that a function of this name stands for, or nil.
-func kernelOf(name string) *Kernel {
-	kernels.Lock()
-	defer kernels.Unlock()
-	k, _ := named(kernels.all, calling, name)
-	return k
+	return standIn(k.function, operands, results)
 }
 
 // knownTo registers the kernel with the plugin, once, and reports whether that worked.
@@ -104,24 +71,10 @@ func (k *Kernel) knownTo(b *Backend) bool {
 const typedCall = 4
 
 // write writes the kernel's call in place of a function call.
-func (k *Kernel) write(beside compute.Value, operands []*stablehlo.Value,
-	f *stablehlo.Function) ([]compute.Value, error) {
-	values, err := stablehlo.CustomCallV2(k.name, "", operands, make([][]int, len(operands)), shapesOf(f.Outputs),
-		make([][]int, len(f.Outputs)))
-	if err != nil {
-		return nil, err
+func (k *Kernel) write(inputs []value, f *stablehlo.Function) ([]value, error) {
+	results, err := customCall(k.name, inputs, f)
+	if err == nil {
+		statementOf(hloValue(results[0])).Attributes["api_version"] = int32(typedCall)
 	}
-	statementOf(values[0]).Attributes["api_version"] = int32(typedCall)
-	results := make([]compute.Value, len(values))
-	for i, v := range values {
-		results[i] = newValue(beside, v)
-	}
-	return results, nil
-}
-
-func shapesOf(values []*stablehlo.Value) (all []xlashapes.Shape) {
-	for _, v := range values {
-		all = append(all, v.Shape())
-	}
-	return all
+	return results, err
 }

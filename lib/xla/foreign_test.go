@@ -1,10 +1,10 @@
 package xla_test
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -63,7 +63,13 @@ func counting(n int) []float32 {
 	return x
 }
 
-// bothNodes adapts a graph function of a list to one of two nodes.
+// kernel computes a graph function of x and two numbers on one device.
+func kernel(t *testing.T, fn func(x, numbers *graph.Node) []*graph.Node, x *tensors.Tensor,
+	numbers ...float32) []*tensors.Tensor {
+	t.Helper()
+	return must(devicetest.Call(bothNodes(fn), x, tensors.FromValue(numbers)))(t)
+}
+
 func bothNodes(fn func(x, numbers *graph.Node) []*graph.Node) func([]*graph.Node) []*graph.Node {
 	return func(in []*graph.Node) []*graph.Node { return fn(in[0], in[1]) }
 }
@@ -78,145 +84,92 @@ func calls(t *testing.T, want int, fn func()) {
 	}
 }
 
-func same(t *testing.T, what string, got *tensors.Tensor, want []float32) {
+// same compares the values of tensors.
+func same(t *testing.T, what string, got []*tensors.Tensor, want ...[]float32) {
 	t.Helper()
-	if values := tensors.MustCopyFlatData[float32](got); !slices.Equal(values, want) {
-		t.Errorf("%s: %v, want %v", what, values, want)
+	for i, want := range want {
+		if values := tensors.MustCopyFlatData[float32](got[i]); !slices.Equal(values, want) {
+			t.Errorf("%s, result %d: %v, want %v", what, i, values, want)
+		}
 	}
 }
 
-// Sizes around those of a part; none at all; more parts than there are threads.
+// Sizes around those of a part; none at all; more parts than there are threads; a scalar, which has no axes.
 func TestKernel(t *testing.T) {
-	for _, n := range []int{0, 1, 63, 64, 65, 10_000} {
-		x := counting(n)
+	for _, dims := range [][]int{{0}, {1}, {63}, {64}, {65}, {10_000}, {}} {
+		x := tensors.FromShape(shapes.Make(dtypes.Float32, dims...))
+		values := counting(x.Size())
+		tensors.MustMutableFlatData(x, func(flat []float32) { copy(flat, values) })
 		calls(t, 1, func() {
-			out, err := devicetest.Call(bothNodes(affine), tensors.FromFlatDataAndDimensions(x, n),
-				tensors.FromValue([]float32{3, 0.5}))
-			if err != nil {
-				t.Fatalf("%d elements: %v", n, err)
-			}
-			y, sums := affineOf(x, 3, 0.5)
-			same(t, fmt.Sprintf("%d elements", n), out[0], y)
-			same(t, fmt.Sprintf("%d elements' sums", n), out[1], sums)
+			y, sums := affineOf(values, 3, 0.5)
+			same(t, fmt.Sprint(dims), kernel(t, affine, x, 3, 0.5), y, sums)
 		})
 	}
 }
 
-// Scalars have no axes. Operands that XLA stores transposed are converted to row-major order and back.
+// Operands that XLA stores transposed are converted to row-major order and back.
 func TestKernelShapes(t *testing.T) {
-	numbers := tensors.FromValue([]float32{3, 0.5})
-	out, err := devicetest.Call(bothNodes(affine), tensors.FromScalar(float32(2)), numbers)
-	if err != nil {
-		t.Fatal(err)
-	}
-	same(t, "scalar", out[0], []float32{6.5})
-
 	const rows, columns = 3, 50
 	x := counting(rows * columns)
 	turned := make([]float32, len(x))
 	for i, v := range x {
 		turned[i%columns*rows+i/columns] = v
 	}
-	out, err = devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
-		r := affine(graph.Transpose(x, 0, 1), numbers)
-		return []*graph.Node{graph.Transpose(r[0], 0, 1), r[1]}
-	}), tensors.FromFlatDataAndDimensions(x, rows, columns), numbers)
-	if err != nil {
-		t.Fatal(err)
-	}
 	y, _ := affineOf(x, 3, 0.5)
 	_, sums := affineOf(turned, 3, 0.5)
-	same(t, "transposed", out[0], y)
-	same(t, "sums of the transposed", out[1], sums)
+	same(t, "transposed", kernel(t, func(x, numbers *graph.Node) []*graph.Node {
+		r := affine(graph.Transpose(x, 0, 1), numbers)
+		return []*graph.Node{graph.Transpose(r[0], 0, 1), r[1]}
+	}, tensors.FromFlatDataAndDimensions(x, rows, columns), 3, 0.5), y, sums)
 }
 
-// Calls of two kernels in one graph are distinguished, and constants are those of the graph before, between and after.
+// Calls of two kernels in one graph are distinguished, and constants are those of the graph before, between and after. A
+// function with a similar name is not a kernel.
 func TestKernelsInOneGraph(t *testing.T) {
 	x := counting(70)
-	want := slices.Clone(x)
 	const turns = 12
+	all, squares, tripled, doubled := slices.Clone(x), slices.Clone(x), slices.Clone(x), slices.Clone(x)
+	for i, v := range x {
+		squares[i] = v*v + 6
+		all[i] = v + turns // (3v + 6 - 3)/3 = v + 1
+		tripled[i] = 3 * all[i]
+		doubled[i] = 2 * v
+	}
 	calls(t, turns+1, func() {
-		out, err := devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
+		same(t, "in turn", kernel(t, func(x, numbers *graph.Node) []*graph.Node {
+			double := graph.NewFunction(x.Graph(), "kernel_0", func(g *graph.Graph) []*graph.Node {
+				p, unused := graph.Parameter(g, "p", x.Shape()), graph.Parameter(g, "unused", numbers.Shape())
+				return []*graph.Node{graph.Add(p, p), unused}
+			}).Call(x, numbers)[0]
 			x = graph.DivScalar(graph.MulScalar(x, 3), 3)
 			squares := parabola(x, numbers)[0]
 			for range turns {
 				x = graph.SubScalar(affine(graph.MulScalar(x, 3), numbers)[0], 3)
 				x = graph.DivScalar(x, 3)
 			}
-			return []*graph.Node{x, squares, graph.MulScalar(x, 3)}
-		}), tensors.FromValue(x), tensors.FromValue([]float32{1, 6}))
-		if err != nil {
-			t.Fatal(err)
-		}
-		squares, tripled := make([]float32, len(x)), make([]float32, len(x))
-		for i, v := range x {
-			squares[i] = v*v + 6
-			want[i] = v + turns // (3v + 6 - 3)/3 = v + 1
-			tripled[i] = 3 * want[i]
-		}
-		same(t, "in turn", out[0], want)
-		same(t, "squares", out[1], squares)
-		same(t, "after", out[2], tripled)
+			return []*graph.Node{x, squares, graph.MulScalar(x, 3), double}
+		}, tensors.FromValue(x), 1, 6), all, squares, tripled, doubled)
 	})
-}
-
-// A function with a similar name is not a kernel.
-func TestKernelNames(t *testing.T) {
-	out, err := devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
-		double := graph.NewFunction(x.Graph(), "kernel_0", func(g *graph.Graph) []*graph.Node {
-			p, unused := graph.Parameter(g, "p", x.Shape()), graph.Parameter(g, "unused", numbers.Shape())
-			return []*graph.Node{graph.Add(p, p), unused}
-		})
-		return []*graph.Node{double.Call(x, numbers)[0], affine(x, numbers)[0]}
-	}), tensors.FromValue([]float32{1, 2}), tensors.FromValue([]float32{3, 0}))
-	if err != nil {
-		t.Fatal(err)
-	}
-	same(t, "a function", out[0], []float32{2, 4})
-	same(t, "the kernel", out[1], []float32{3, 6})
 }
 
 // A kernel's error is the call's error, also if only one device has it; the next call works.
 func TestKernelError(t *testing.T) {
 	const says = "the factor is not a number"
 	nan := float32(math.NaN())
-	exec, err := graph.NewExec(devicetest.One(), func(x, numbers *graph.Node) *graph.Node {
-		return affine(x, numbers)[0]
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	first := func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] }
+	exec := must(graph.NewExec(devicetest.One(), first))(t)
 	defer exec.Finalize()
-	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
 	split := xla.Shard(0, "data")
-	program, err := xla.Compile(mesh, func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] },
-		xla.In(split).Gives(split))
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must(xla.Compile(mesh, first, xla.In(split).Gives(split)))(t)
 	defer program.Close()
 	x := []float32{1, 2, 3, 4}
 	for range 3 {
-		if _, err := exec.Call(x, []float32{nan, 0}); err == nil || !strings.Contains(err.Error(), says) {
-			t.Errorf("Exec.Call: error %v, want one that says %q", err, says)
-		}
-		if out, err := exec.Call(x, []float32{2, 1}); err != nil {
-			t.Errorf("after the error: %v", err)
-		} else {
-			same(t, "after the error", out[0], []float32{3, 5, 7, 9})
-		}
-		if _, err := program.Call(x, []float32{1, 0, 1, 0, nan, 0, 1, 0}); err == nil ||
-			!strings.Contains(err.Error(), says) {
-			t.Errorf("Program.Call: error %v, want one that says %q", err, says)
-		}
-		if out, err := program.Call(x, []float32{2, 1, 3, 1, 2, 1, 3, 1}); err != nil {
-			t.Errorf("after a device's error: %v", err)
-		} else {
-			same(t, "after a device's error", whole(t, out[0]), []float32{3, 7, 7, 13})
-		}
+		fails(exec.Call(x, []float32{nan, 0}))(t, "Exec.Call", says)
+		same(t, "after the error", must(exec.Call(x, []float32{2, 1}))(t), []float32{3, 5, 7, 9})
+		fails(program.Call(x, []float32{1, 0, 1, 0, nan, 0, 1, 0}))(t, "Program.Call", says)
+		out := must(program.Call(x, []float32{2, 1, 3, 1, 2, 1, 3, 1}))(t)
+		same(t, "after a device's error", whole(t, out...), []float32{3, 7, 7, 13})
 	}
 }
 
@@ -238,72 +191,38 @@ func TestKernelOfOtherLayout(t *testing.T) {
 
 func TestKernelOfTooLittle(t *testing.T) {
 	for _, operands := range []int{0, 2} {
-		_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		want := fmt.Sprintf("has %d operands and 1 results: give it one operand and two results, or more", operands)
+		fails(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return testkernel.Affine.Call(in[:operands], []shapes.Shape{in[0].Shape()}, nil)
-		}, tensors.FromValue([]float32{1}), tensors.FromValue([]float32{1, 0}))
-		if want := fmt.Sprintf("has %d operands and 1 results: give it one operand and two results, or more",
-			operands); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("error %v, want %q", err, want)
-		}
+		}, tensors.FromValue([]float32{1}), tensors.FromValue([]float32{1, 0})))(t, "too little", want)
 	}
 }
 
 // Goroutines call a program of four devices and one of one device at the same time, with all threads busy.
 func TestKernelCallsAtOnce(t *testing.T) {
 	b := devicetest.OpenOwn(t, 4)
-	mesh, err := b.Mesh(xla.Axis("data", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(b.Mesh(xla.Axis("data", 4)))(t)
 	split := xla.Shard(0, "data")
-	program, err := xla.Compile(mesh, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
-		r := affine(x, numbers)
-		return r[0], r[1]
-	}, xla.In(split, xla.Replicated()).Gives(split))
-	if err != nil {
-		t.Fatal(err)
-	}
-	exec, err := graph.NewExec(b, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
-		r := affine(x, numbers)
-		return r[0], r[1]
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	program := must(xla.Compile(mesh, bothNodes(affine), xla.In(split, xla.Replicated()).Gives(split)))(t)
+	exec := must(graph.NewExec(b, bothNodes(affine)))(t)
 	const goroutines, turns, n = 8, 20, 1000
 	x := counting(4 * n)
-	one := func(factor float32) error {
+	one := func(factor float32) {
 		numbers := []float32{factor, 1}
-		y, _ := affineOf(x, factor, 1)
-		var sums []float32 // each device's own
+		y, sums := affineOf(x, factor, 1)
+		var own []float32 // each device's sums
 		for shard := range slices.Chunk(x, n) {
 			_, part := affineOf(shard, factor, 1)
-			sums = append(sums, part...)
+			own = append(own, part...)
 		}
 		placed, err := program.Call(x, numbers)
-		if err != nil {
-			return err
+		out, err2 := exec.Call(x, numbers)
+		if err := errors.Join(err, err2); err != nil {
+			t.Error(err)
+			return
 		}
-		for i, want := range [][]float32{y, sums} {
-			joined, err := placed[i].Merge()
-			if err != nil {
-				return err
-			}
-			if got := tensors.MustCopyFlatData[float32](joined); !slices.Equal(got, want) {
-				return fmt.Errorf("output %d of four devices is wrong for factor %v", i, factor)
-			}
-		}
-		out, err := exec.Call(x, numbers)
-		if err != nil {
-			return err
-		}
-		_, sums = affineOf(x, factor, 1)
-		for i, want := range [][]float32{y, sums} {
-			if got := tensors.MustCopyFlatData[float32](out[i]); !slices.Equal(got, want) {
-				return fmt.Errorf("output %d of one device is wrong for factor %v", i, factor)
-			}
-		}
-		return nil
+		same(t, "four devices", whole(t, placed...), y, own)
+		same(t, "one device", out, y, sums)
 	}
 	done := make(chan struct{})
 	go func() {
@@ -313,10 +232,7 @@ func TestKernelCallsAtOnce(t *testing.T) {
 			for i := range goroutines {
 				all.Go(func() {
 					for turn := range turns {
-						if err := one(float32(i*turns + turn)); err != nil {
-							t.Error(err)
-							return
-						}
+						one(float32(i*turns + turn))
 					}
 				})
 			}
@@ -335,27 +251,6 @@ func TestKernelCallsAtOnce(t *testing.T) {
 // A kernel may be called in a loop and in a branch, with values from outside.
 func TestKernelInClosures(t *testing.T) {
 	x := counting(65)
-	var out []*tensors.Tensor
-	calls(t, 3+1, func() {
-		var err error
-		out, err = devicetest.Call(bothNodes(func(x, numbers *graph.Node) []*graph.Node {
-			g := x.Graph()
-			double := graph.MulScalar(x, 2)
-			last := xla.While([]*graph.Node{graph.Const(g, int32(0)), graph.ZerosLike(x)}, below(3),
-				func(s []*graph.Node) []*graph.Node {
-					return []*graph.Node{graph.AddScalar(s[0], 1), affine(graph.Add(s[1], double), numbers)[0]}
-				})
-			branch := xla.If(graph.LessThan(last[0], graph.Const(g, int32(9))), func() []*graph.Node {
-				return []*graph.Node{parabola(x, numbers)[0]}
-			}, func() []*graph.Node {
-				return []*graph.Node{affine(x, numbers)[0]}
-			})
-			return []*graph.Node{last[1], branch[0], graph.MulScalar(x, 2)}
-		}), tensors.FromValue(x), tensors.FromValue([]float32{3, 1}))
-		if err != nil {
-			t.Fatal(err)
-		}
-	})
 	looped, squares, doubled := make([]float32, len(x)), make([]float32, len(x)), make([]float32, len(x))
 	for i, v := range x {
 		for range 3 {
@@ -364,9 +259,20 @@ func TestKernelInClosures(t *testing.T) {
 		squares[i] = 3*v*v + 1
 		doubled[i] = 2 * v
 	}
-	same(t, "loop", out[0], looped)
-	same(t, "branch", out[1], squares)
-	same(t, "after", out[2], doubled)
+	calls(t, 3+1, func() {
+		same(t, "loop, branch, after", kernel(t, func(x, numbers *graph.Node) []*graph.Node {
+			g := x.Graph()
+			double := graph.MulScalar(x, 2)
+			last := xla.While([]*graph.Node{graph.Const(g, int32(0)), graph.ZerosLike(x)}, below(3),
+				func(s []*graph.Node) []*graph.Node {
+					return []*graph.Node{graph.AddScalar(s[0], 1), affine(graph.Add(s[1], double), numbers)[0]}
+				})
+			branch := xla.If(graph.LessThan(last[0], graph.Const(g, int32(9))),
+				func() []*graph.Node { return parabola(x, numbers)[:1] },
+				func() []*graph.Node { return affine(x, numbers)[:1] })
+			return []*graph.Node{last[1], branch[0], graph.MulScalar(x, 2)}
+		}, tensors.FromValue(x), 3, 1), looped, squares, doubled)
+	})
 }
 
 // Recomputation calls the kernel again, and the gradients are the same.
@@ -396,21 +302,11 @@ func TestKernelIsRecomputed(t *testing.T) {
 		loss += v * v * v * v
 		want[i] = 4 * v * v * v * 3
 	}
-	for _, c := range []struct {
-		name  string
-		layer func(in []*graph.Node) []*graph.Node
-		calls int
-	}{
-		{"kept", square, 1},
-		{"recomputed", func(in []*graph.Node) []*graph.Node { return recompute.Call(square, in...) }, 2},
-	} {
-		calls(t, c.calls, func() {
-			out, err := devicetest.Call(gradient(c.layer), tensors.FromValue(x), tensors.FromValue([]float32{3, 1}))
-			if err != nil {
-				t.Fatalf("%s: %v", c.name, err)
-			}
-			same(t, c.name+" loss", out[0], []float32{loss})
-			same(t, c.name+" gradient", out[1], want)
+	recomputed := func(in []*graph.Node) []*graph.Node { return recompute.Call(square, in...) }
+	for i, layer := range []func(in []*graph.Node) []*graph.Node{square, recomputed} {
+		calls(t, i+1, func() {
+			out := must(devicetest.Call(gradient(layer), tensors.FromValue(x), tensors.FromValue([]float32{3, 1})))(t)
+			same(t, fmt.Sprintf("recomputed %d times", i), out, []float32{loss}, want)
 		})
 	}
 }
@@ -421,30 +317,12 @@ func TestKernelOtherwise(t *testing.T) {
 	y, sums := affineOf(x, 3, 0.5)
 	numbers := []float32{3, 0.5}
 	calls(t, 0, func() {
-		out, err := devicetest.CallOn(devicetest.PureGo(), bothNodes(affine), tensors.FromValue(x),
-			tensors.FromValue(numbers))
-		if err != nil {
-			t.Fatal(err)
-		}
-		same(t, "plain Go", out[0], y)
-		same(t, "plain Go's sums", out[1], sums)
-		mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
-		if err != nil {
-			t.Fatal(err)
-		}
-		program, err := xla.CompileAuto(mesh, func(x, numbers *graph.Node) (*graph.Node, *graph.Node) {
-			r := affine(x, numbers)
-			return r[0], r[1]
-		}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"), xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		same(t, "plain Go", must(devicetest.CallOn(devicetest.PureGo(), bothNodes(affine), tensors.FromValue(x),
+			tensors.FromValue(numbers)))(t), y, sums)
+		mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
+		program := must(xla.CompileAuto(mesh, bothNodes(affine),
+			xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"), xla.Replicated())))(t)
 		defer program.Close()
-		placed, err := program.Call(x, numbers)
-		if err != nil {
-			t.Fatal(err)
-		}
-		same(t, "CompileAuto", whole(t, placed[0]), y)
-		same(t, "CompileAuto's sums", whole(t, placed[1]), sums)
+		same(t, "CompileAuto", whole(t, must(program.Call(x, numbers))(t)...), y, sums)
 	})
 }

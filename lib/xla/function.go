@@ -21,7 +21,7 @@ type builder struct {
 // Builder starts a graph; GoMLX calls it. XLA gets the name without the number that is specific to this process, so
 // that the program is the same in every process.
 func (b *Backend) Builder(name string) compute.Builder {
-	return &builder{Builder: b.Backend.Builder(withoutNumber(name)), backend: b, donated: b.donations.of(name)}
+	return &builder{Builder: b.Backend.Builder(withoutNumber(name)), backend: b, donated: b.donated(name)}
 }
 
 // Main returns the function whose inputs and outputs are the program's.
@@ -39,8 +39,12 @@ func (b *builder) NewFunction(name string) (compute.Function, error) {
 		return nil, err
 	}
 	f := b.begin(inner, nil)
-	f.kernel = kernelOf(name)
-	f.shift, f.shifts = shifts.of(name)
+	if k, ok := kernels.named(name); ok {
+		f.instead = k.write
+	}
+	if s, ok := shifts.named(name); ok {
+		f.instead = s.write
+	}
 	return f, nil
 }
 
@@ -74,10 +78,8 @@ func (b *builder) end(f *function) {
 type function struct {
 	compute.Function
 	builder *builder
-	parent  *function // of a closure
-	kernel  *Kernel   // the kernel that its calls stand for, or nil
-	shift   Shift     // the shift that its calls stand for, if shifts is set
-	shifts  bool
+	parent  *function                                                    // of a closure
+	instead func(inputs []value, f *stablehlo.Function) ([]value, error) // what its calls stand for, or nil
 }
 
 // Builder returns the function's builder.
@@ -123,20 +125,13 @@ func (f *function) Parameter(name string, shape shapes.Shape, sharding *compute.
 // unwrap returns go-xla's function inside of ours.
 func unwrap(f compute.Function) compute.Function { return f.(*function).Function }
 
-// Call calls a function made by NewFunction, or the kernel or shift that it stands for.
+// Call calls a function made by NewFunction, or writes what it stands for.
 func (f *function) Call(target compute.Function, inputs ...compute.Value) ([]compute.Value, error) {
-	if of := target.(*function); of.shifts {
-		return of.shift.write(f.here(inputs...)[0], hloFunction(of.Function))
+	inputs = f.here(inputs...)
+	if of := target.(*function); of.instead != nil {
+		return of.instead(inputs, hloFunction(of.Function))
 	}
-	if k := target.(*function).kernel; k != nil {
-		inputs = f.here(inputs...)
-		operands := make([]*stablehlo.Value, len(inputs))
-		for i, x := range inputs {
-			operands[i] = hloValue(x)
-		}
-		return k.write(inputs[0], operands, hloFunction(unwrap(target)))
-	}
-	return f.Function.Call(unwrap(target), f.here(inputs...)...)
+	return f.Function.Call(unwrap(target), inputs...)
 }
 
 // While runs body while cond is true.

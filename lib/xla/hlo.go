@@ -3,14 +3,13 @@ package xla
 import (
 	"encoding/json"
 	"strconv"
-
-	"google.golang.org/protobuf/reflect/protoreflect"
 )
 
 // hlo is a program optimized by XLA, for counting its operations. They are those of
 // openxla.org/xla/operation_semantics, with the fields of hlo.proto.
 type hlo struct {
 	name  string
+	all   []*computation
 	entry *computation
 }
 
@@ -31,15 +30,15 @@ type instruction struct {
 
 // readHLO reads an HloModuleProto, in which a computation comes after those that it calls.
 func readHLO(m message) *hlo {
-	computations := map[int64]*computation{}
-	for _, c := range m.messages("computations") {
-		computations[c.field("id").Int()] = readComputation(c, computations)
+	h := &hlo{name: m.field("name").String(), entry: &computation{}}
+	byID := map[int64]*computation{}
+	for _, message := range m.messages("computations") {
+		id, c := message.field("id").Int(), readComputation(message, byID)
+		if h.all, byID[id] = append(h.all, c), c; id == m.field("entry_computation_id").Int() {
+			h.entry = c
+		}
 	}
-	entry := computations[m.field("entry_computation_id").Int()]
-	if entry == nil {
-		entry = &computation{}
-	}
-	return &hlo{m.field("name").String(), entry}
+	return h
 }
 
 func readComputation(m message, before map[int64]*computation) *computation {
@@ -101,8 +100,8 @@ func (i *instruction) size(axis int64) float64 {
 	return 1
 }
 
-// turns returns the number of iterations of a loop; known is false, and turns 1, if XLA did not find it.
-func (i *instruction) turns() (turns float64, known bool) {
+// turns returns the number of iterations of a loop, or 1 if XLA did not find it.
+func (i *instruction) turns() float64 {
 	var config struct {
 		Trips struct{ N string } `json:"known_trip_count"`
 	}
@@ -110,17 +109,7 @@ func (i *instruction) turns() (turns float64, known bool) {
 	_ = json.Unmarshal(i.field("backend_config").Bytes(), &config)
 	n, err := strconv.ParseUint(config.Trips.N, 10, 63)
 	if err != nil {
-		return 1, false
+		return 1
 	}
-	return float64(n), true
-}
-
-// integers reads a list of integers.
-func (m message) integers(name protoreflect.Name) []int64 {
-	list := m.field(name).List()
-	all := make([]int64, list.Len())
-	for i := range all {
-		all[i] = list.Get(i).Int()
-	}
-	return all
+	return float64(n)
 }

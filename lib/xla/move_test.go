@@ -2,23 +2,14 @@ package xla_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/gomlx/gomlx/core/tensors"
-	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/xla"
 )
-
-func merge(t testing.TB, x any) *tensors.Tensor {
-	t.Helper()
-	whole, err := x.(*dtensor.Tensor).Merge()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return whole
-}
 
 func TestMoveBetweenDevices(t *testing.T) {
 	b := devicetest.OpenOwn(t, 3)
@@ -30,31 +21,57 @@ func TestMoveBetweenDevices(t *testing.T) {
 		if at, err := x.Device(); err != nil || at != device {
 			t.Errorf("moved to device %d, lies on %d (error %v)", device, at, err)
 		}
-		live := b.Live()
-		for d, l := range live {
-			want := 0
-			if d == int(device) {
-				want = 1
-			}
-			if l.Buffers != want {
-				t.Errorf("moved to device %d: live buffers %v", device, live)
+		for d, l := range b.Live() {
+			if (l.Buffers == 1) != (d == int(device)) {
+				t.Errorf("moved to device %d: device %d has %+v", device, d, l)
 			}
 		}
 	}
 	if got := fmt.Sprint(x.Value()); got != "[1 2 3]" {
 		t.Errorf("after the moves: %s", got)
 	}
-	if err := x.MaterializeOnDevice(b, false, 7); err == nil {
-		t.Error("moving to device 7 of 3: no error")
-	}
+	failed(t, "moving to device 7 of 3", x.MaterializeOnDevice(b, false, 7))
 }
 
 // clone returns a copy on the host: a tensor given to a program moves to its device.
 func clone(t testing.TB, x *tensors.Tensor) *tensors.Tensor {
 	t.Helper()
-	c, err := x.LocalClone()
+	return must(x.LocalClone())(t)
+}
+
+// must returns the value of a call, and fails the test on an error.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return c
+}
+
+// fails checks that a call returns an error that says all of the words.
+func fails[T any](v T, err error) func(t testing.TB, what string, words ...string) {
+	return func(t testing.TB, what string, words ...string) {
+		t.Helper()
+		failed(t, what, err, words...)
+	}
+}
+
+func failed(t testing.TB, what string, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%s: no error", what)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%s: error %q does not say %q", what, err, w)
+		}
+	}
 }

@@ -34,10 +34,7 @@ func TestOpenGivesTheDevicesAskedFor(t *testing.T) {
 
 func TestDevicesFromTheEnvironment(t *testing.T) {
 	t.Setenv(xla.EnvDevices, "5")
-	b, err := xla.Open(xla.Plugin("cpu"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must(xla.Open(xla.Plugin("cpu")))(t)
 	defer b.Close()
 	if got := b.NumDevices(); got != 5 {
 		t.Errorf("%s=5 gave %d devices", xla.EnvDevices, got)
@@ -50,9 +47,7 @@ func TestDevicesFromTheEnvironment(t *testing.T) {
 func TestOpenErrors(t *testing.T) {
 	folder := t.TempDir()
 	text := filepath.Join(folder, "cpu_text.so")
-	if err := os.WriteFile(text, []byte("not a library"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(text, []byte("not a library"), 0o644))
 	for _, test := range []struct {
 		name    string
 		env     map[string]string
@@ -97,22 +92,16 @@ func TestHalfPrecisionIsHalf(t *testing.T) {
 		dtypes.Float16:  {float32(math.Inf(1)), 4096},
 		dtypes.BFloat16: {99_614_720, 4096},
 	} {
-		exec, err := graph.NewExec(devicetest.One(), func(x *graph.Node) []*graph.Node {
+		exec := must(graph.NewExec(devicetest.One(), func(x *graph.Node) []*graph.Node {
 			half := graph.ConvertDType(x, dtype)
 			ones := graph.OnesLike(graph.BroadcastToDims(half, 4097))
 			return []*graph.Node{
 				graph.ConvertDType(graph.Square(half), dtypes.Float32),
 				graph.ConvertDType(graph.Dot(ones, ones).Product(), dtypes.Float32),
 			}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		defer exec.Finalize()
-		out, err := exec.Call(float32(10000))
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(exec.Call(float32(10000)))(t)
 		for i := range want {
 			if got := tensors.ToScalar[float32](out[i]); got != want[i] {
 				t.Errorf("%s: result %d is %g, want %g", dtype, i, got, want[i])

@@ -3,7 +3,6 @@ package xla
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 
 	"github.com/gomlx/compute"
@@ -24,15 +23,10 @@ func CompilePortable[F graph.ExecGraphFn](b *Backend, fn F, donated ...int) (*Po
 	if b == nil {
 		return nil, errors.New("the backend is nil: open one with xla.Open")
 	}
-	layout := Shardings{donated: slices.Clone(donated)}
-	if err := layout.checkDonated(inputsOf(fn)); err != nil {
-		return nil, err
-	}
 	p := &Portable{}
-	if err := compileLater(&p.compiled, b, fn, layout.donated); err != nil {
+	if err := compileLater(&p.compiled, b, fn, slices.Clone(donated)); err != nil {
 		return nil, err
 	}
-	runtime.AddCleanup(p, b.donations.forget, p.exec.Name())
 	return p, nil
 }
 
@@ -64,7 +58,7 @@ func (p *Portable) Prepare(inputs ...shapes.Shape) (err error) {
 		return err
 	}
 	defer p.closing.RUnlock()
-	if err := (Shardings{donated: p.donated}).checkDonated(len(inputs)); err != nil {
+	if err := checkDonated(p.donated, len(inputs)); err != nil {
 		return err
 	}
 	_, err = p.build(inputs...)
@@ -82,7 +76,7 @@ func (p *Portable) Call(device int, args ...any) (_ []*tensors.Tensor, err error
 	if device < 0 || device >= p.backend.info.Devices {
 		return nil, fmt.Errorf("device %d: choose one from 0 to %d", device, p.backend.info.Devices-1)
 	}
-	if err := (Shardings{donated: p.donated}).checkDonated(len(args)); err != nil {
+	if err := checkDonated(p.donated, len(args)); err != nil {
 		return nil, err
 	}
 	placed := make([]*tensors.Tensor, len(args))
@@ -113,33 +107,26 @@ func (p *Portable) Call(device int, args ...any) (_ []*tensors.Tensor, err error
 
 // inputs donates what is to be donated, after all checks.
 func (p *Portable) inputs(device int, placed []*tensors.Tensor) ([]any, error) {
-	first := map[*tensors.Tensor]int{}
+	all := passed{}
 	own := make([]shapes.Shape, len(placed))
 	for i, t := range placed {
-		if err := t.CheckValid(); err != nil {
+		if err := all.check(&p.compiled, i, t); err != nil {
 			return nil, fmt.Errorf("argument %d: %w", i, err)
 		}
 		at, err := t.Device()
 		if b, e := t.Backend(); err != nil || e != nil || b != compute.Backend(p.backend) || int(at) != device {
 			return nil, fmt.Errorf("argument %d is not on device %d of the program's backend: put it there", i, device)
 		}
-		if j, again := first[t]; again && (p.donates(i) || p.donates(j)) {
-			return nil, fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may "+
-				"overwrite: give a copy", j, i)
-		}
-		first[t], own[i] = i, t.Shape()
+		own[i] = t.Shape()
 	}
 	if _, err := p.build(own...); err != nil {
 		return nil, err
 	}
 	inputs := make([]any, len(placed))
 	for i, t := range placed {
-		inputs[i] = t
-		if p.donates(i) {
-			var err error
-			if inputs[i], err = graph.DonateTensorBuffer(t, p.backend, compute.DeviceNum(device)); err != nil {
-				return nil, fmt.Errorf("donating argument %d: %w", i, err)
-			}
+		var err error
+		if inputs[i], err = p.give(i, t, device); err != nil {
+			return nil, err
 		}
 	}
 	return inputs, nil

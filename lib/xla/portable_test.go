@@ -21,13 +21,10 @@ import (
 func TestPortable(t *testing.T) {
 	const devices, steps = 4, 5
 	backend := devicetest.OpenOwn(t, devices)
-	program, err := xla.CompilePortable(backend, func(state,
+	program := must(xla.CompilePortable(backend, func(state,
 		by *graph.Node) *graph.Node {
 		return graph.Add(state, by)
-	}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, 0))(t)
 	var all sync.WaitGroup
 	for device := range devices {
 		all.Go(func() {
@@ -62,22 +59,11 @@ func TestPortable(t *testing.T) {
 
 func TestPortableErrors(t *testing.T) {
 	backend, other := devicetest.OpenOwn(t, 2), devicetest.Open(t, 1)
-	program, err := xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node { return graph.Add(x, y) }, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := program.Memory(); err == nil {
-		t.Error("memory before a call: no error")
-	}
-	if _, err := xla.CompilePortable(nil, func(x *graph.Node) *graph.Node { return x }); err == nil {
-		t.Error("no backend: no error")
-	}
+	program := must(xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node { return graph.Add(x, y) }, 0))(t)
+	fails(program.Memory())(t, "memory before a call")
+	fails(xla.CompilePortable(nil, func(x *graph.Node) *graph.Node { return x }))(t, "no backend")
 	put := func(b *xla.Backend, device int) *tensors.Tensor {
-		x, err := b.Put([]float32{1, 2}, device)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return x
+		return must(b.Put([]float32{1, 2}, device))(t)
 	}
 	here, there, elsewhere := put(backend, 0), put(backend, 1), put(other, 0)
 	for name, c := range map[string]struct {
@@ -93,33 +79,22 @@ func TestPortableErrors(t *testing.T) {
 		"nil":             {0, []any{here, nil}, "nil"},
 		"too few":         {0, nil, "donates input 0 of 0"},
 	} {
-		if _, err := program.Call(c.device, c.args...); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		fails(program.Call(c.device, c.args...))(t, name, c.want)
 	}
 	if got := tensors.MustCopyFlatData[float32](here); !slices.Equal(got, []float32{1, 2}) { // nothing was donated
 		t.Errorf("%v after errors", got)
 	}
-	if _, err := backend.Put([]float32{1}, -1); err == nil {
-		t.Error("device -1: no error")
-	}
-	if _, err := xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return x }, 1); err == nil {
-		t.Error("a donated input that is not there: no error")
-	}
+	fails(backend.Put([]float32{1}, -1))(t, "device -1")
+	fails(xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return x }, 1))(t, "a donated input that is not there")
 	program.Close()
-	if _, err := program.Call(0, here, here); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Errorf("closed: %v", err)
-	}
+	fails(program.Call(0, here, here))(t, "closed", "closed")
 }
 
 // Goroutines that use the same program of a backend that is closed meanwhile all return.
 func TestPrepareOnClosed(t *testing.T) {
 	for range 3 {
 		backend := devicetest.OpenOwn(t, 1)
-		program, err := xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return graph.Tanh(x) })
-		if err != nil {
-			t.Fatal(err)
-		}
+		program := must(xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return graph.Tanh(x) }))(t)
 		var all sync.WaitGroup
 		all.Go(backend.Close)
 		for range 8 {
@@ -131,32 +106,21 @@ func TestPrepareOnClosed(t *testing.T) {
 			})
 		}
 		all.Wait()
-		if _, err := program.Call(0, []float32{1, 2}); err == nil || !strings.Contains(err.Error(), "closed") {
-			t.Errorf("closed: %v", err)
-		}
+		fails(program.Call(0, []float32{1, 2}))(t, "closed", "closed")
 	}
 }
 
 // TestNoResults: graph functions that return nothing, or nil, are errors each time.
 func TestNoResults(t *testing.T) {
 	backend := devicetest.Open(t, 1)
-	mesh, err := backend.Mesh(xla.Axis("all", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("all", 1)))(t)
 	for name, fn := range map[string]func(in []*graph.Node) []*graph.Node{
 		"nil":         func([]*graph.Node) []*graph.Node { return nil },
 		"none":        func([]*graph.Node) []*graph.Node { return []*graph.Node{} },
 		"one is none": func(in []*graph.Node) []*graph.Node { return []*graph.Node{in[0], nil} },
 	} {
-		one, err := xla.CompilePortable(backend, fn)
-		if err != nil {
-			t.Fatal(err)
-		}
-		all, err := xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		one := must(xla.CompilePortable(backend, fn))(t)
+		all := must(xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 		for range 2 { // the second would wait for the first
 			_, err := one.Call(0, float32(1))
 			_, err2 := all.Call(float32(1))
@@ -176,13 +140,10 @@ func TestNoResults(t *testing.T) {
 func TestPrepare(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)
 	var built atomic.Int64
-	program, err := xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node {
+	program := must(xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node {
 		built.Add(1)
 		return graph.Add(x, y)
-	}, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, 0))(t)
 	small, large := shapes.Make(dtypes.Float32, 2), shapes.Make(dtypes.Float32, 3)
 	var all sync.WaitGroup
 	for range 4 {
@@ -196,10 +157,7 @@ func TestPrepare(t *testing.T) {
 	before := built.Load()
 	for device := range 2 {
 		for range 2 {
-			x, err := backend.Put([]float32{1, 2, 3}, device)
-			if err != nil {
-				t.Fatal(err)
-			}
+			x := must(backend.Put([]float32{1, 2, 3}, device))(t)
 			if out, err := program.Call(device, x, []float32{4, 5, 6}); err != nil ||
 				!slices.Equal(tensors.MustCopyFlatData[float32](out[0]), []float32{5, 7, 9}) {
 				t.Errorf("%v, %v", out, err)
@@ -220,12 +178,8 @@ func TestPrepare(t *testing.T) {
 		"too few": {nil, "donates input 0 of 0"},
 		"one":     {[]shapes.Shape{small}, "1"},
 	} {
-		if err := program.Prepare(c.inputs...); err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want %q", name, err, c.want)
-		}
+		failed(t, name, program.Prepare(c.inputs...), c.want)
 	}
 	program.Close()
-	if err := program.Prepare(small, small); err == nil || !strings.Contains(err.Error(), "closed") {
-		t.Errorf("closed: %v", err)
-	}
+	failed(t, "closed", program.Prepare(small, small), "closed")
 }

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/xla/plugin"
@@ -15,19 +14,13 @@ import (
 var ErrNoProfiler = plugin.ErrNoProfiler
 
 // Profile is a recording of XLA's profiler.
-type Profile struct {
-	events []event // as XLA lists them: plane by plane, line by line
-}
+type Profile struct{ events []event }
 
 // event took time on a device, or in XLA's code on the host.
 type event struct {
-	Plane, Line string        // place: for example "/device:GPU:0" and a stream of it
-	Name        string        // for example a kernel's name
-	Start       time.Duration // since the first event
-	Duration    time.Duration
-
-	// The operation that it is part of, as in [Operation]; both are "" if XLA does not say.
-	Module, Operation string
+	device            bool
+	module, operation string // what it is part of, as in [Operation]; "" if XLA does not say
+	duration          time.Duration
 }
 
 // Profile runs f and records all that runs in the process meanwhile with XLA's profiler. It records one profile at a
@@ -61,24 +54,21 @@ type OperationTime struct {
 // Operations returns the total time of each operation, the longest first. If devices have events of operations, those
 // of the host, which launches them, are left out. A loop's time includes its body's, if XLA has an event for the loop.
 func (p *Profile) Operations() []OperationTime {
-	device := func(e event) bool { return strings.HasPrefix(e.Plane, "/device:") }
-	ofDevices := slices.ContainsFunc(p.events, func(e event) bool { return e.Operation != "" && device(e) })
-	type key struct{ module, name string }
-	at := map[key]int{}
+	ofDevices := slices.ContainsFunc(p.events, func(e event) bool { return e.device && e.operation != "" })
+	at := map[[2]string]int{}
 	var all []OperationTime
 	for _, e := range p.events {
-		if e.Operation == "" || ofDevices && !device(e) {
+		if e.operation == "" || ofDevices && !e.device {
 			continue
 		}
-		k := key{e.Module, e.Operation}
-		i, seen := at[k]
+		key := [2]string{e.module, e.operation}
+		i, seen := at[key]
 		if !seen {
 			i = len(all)
-			at[k] = i
-			all = append(all, OperationTime{Module: e.Module, Name: e.Operation})
+			at[key], all = i, append(all, OperationTime{Module: e.module, Name: e.operation})
 		}
 		all[i].Events++
-		all[i].Total += e.Duration
+		all[i].Total += e.duration
 	}
 	slices.SortStableFunc(all, func(a, b OperationTime) int { return cmp.Compare(b.Total, a.Total) })
 	return all

@@ -3,7 +3,6 @@ package xla
 import (
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 
 	"github.com/gomlx/compute"
@@ -66,16 +65,11 @@ func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Shardings) (*Program,
 	if len(layout.Out) == 0 {
 		return nil, errors.New("the layout has no placement for the outputs: add for example .Gives(xla.Replicated())")
 	}
-	layout.In, layout.Out, layout.donated = slices.Clone(layout.In), slices.Clone(layout.Out),
-		slices.Clone(layout.donated)
-	if err := layout.checkDonated(inputsOf(fn)); err != nil {
-		return nil, err
-	}
+	layout.In, layout.Out = slices.Clone(layout.In), slices.Clone(layout.Out)
 	p := &Program{mesh: m, layout: layout}
-	if err := compileLater(&p.compiled, m.backend, fn, layout.donated); err != nil {
+	if err := compileLater(&p.compiled, m.backend, fn, slices.Clone(layout.donated)); err != nil {
 		return nil, err
 	}
-	runtime.AddCleanup(p, m.backend.donations.forget, p.exec.Name())
 	return p, nil
 }
 
@@ -113,52 +107,38 @@ func (p *Program) Call(args ...any) (_ []*dtensor.Tensor, err error) {
 
 // inputs returns each device's inputs, device by device. All checks come before anything is donated.
 func (p *Program) inputs(placed []*dtensor.Tensor) ([]any, error) {
-	if len(p.layout.donated) > 0 {
-		if err := p.layout.checkDonated(len(placed)); err != nil {
+	if len(p.donated) > 0 {
+		if err := checkDonated(p.donated, len(placed)); err != nil {
 			return nil, err
 		}
 		if err := p.checkShards(placed); err != nil {
 			return nil, err
 		}
 	}
-	g, err := p.compile(placed)
+	shards := make([]shapes.Shape, len(placed))
+	for i, on := range placed {
+		shards[i] = on.ShardShape()
+	}
+	g, err := p.compile(shards)
 	if err != nil {
 		return nil, err
 	}
 	if err := p.checkOutputs(g); err != nil {
 		return nil, err
 	}
-	devices := p.mesh.NumDevices()
-	inputs := make([]any, devices*len(placed))
+	inputs := make([]any, p.mesh.NumDevices()*len(placed))
 	for i, on := range placed {
-		var given []any
-		if p.donates(i) {
-			var err error
-			if given, err = give(on, p.mesh); err != nil {
-				return nil, fmt.Errorf("argument %d: %w", i, err)
-			}
-		}
 		for device, shard := range on.Shards() {
-			at := &inputs[device*len(placed)+i]
-			if *at = shard; given != nil {
-				*at = given[device]
+			if inputs[device*len(placed)+i], err = p.give(i, shard, p.mesh.first+device); err != nil {
+				return nil, err
 			}
 		}
 	}
 	return inputs, nil
 }
 
-// compile compiles the program for placed arguments.
-func (p *Program) compile(placed []*dtensor.Tensor) (*graph.Graph, error) {
-	shards := make([]shapes.Shape, len(placed))
-	for i, on := range placed {
-		shards[i] = on.ShardShape()
-	}
-	return p.compileFor(shards)
-}
-
-// compileFor compiles the program for one device's shards.
-func (p *Program) compileFor(shards []shapes.Shape) (*graph.Graph, error) {
+// compile compiles the program for one device's shards.
+func (p *Program) compile(shards []shapes.Shape) (*graph.Graph, error) {
 	return p.build(slices.Repeat(shards, p.mesh.NumDevices())...) // device by device
 }
 
@@ -255,7 +235,7 @@ func (p *Program) Prepare(args ...any) (err error) {
 			return fmt.Errorf("argument %d: %w", i, err)
 		}
 	}
-	g, err := p.compileFor(shards)
+	g, err := p.compile(shards)
 	if err != nil {
 		return err
 	}

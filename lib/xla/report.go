@@ -1,6 +1,7 @@
 package xla
 
 import (
+	"cmp"
 	"fmt"
 	"iter"
 	"runtime"
@@ -67,44 +68,58 @@ func byteString(n int64) string {
 // Collectives reports the collectives in the program that was most recently compiled or run, after XLA's optimizations.
 // It returns an error before the first Call or Prepare, and after Close.
 func (p *Program) Collectives() (Report, error) {
-	return latest(&p.compiled, (*executable).collectives)
+	all, err := p.reports(func([]int64) string { return "all" })
+	return all["all"], err
 }
 
-func (e *executable) collectives() (Report, error) {
-	m, err := e.optimized()
-	if err != nil {
-		return nil, err
-	}
-	return m.report(), nil
+// CollectivesAlong is [Program.Collectives] by the mesh axes along which the operations' groups extend: "data", or
+// "data,tensor" for groups of devices that differ in both. Operations in groups of one device are not listed.
+func (p *Program) CollectivesAlong() (map[string]Report, error) { return p.reports(p.mesh.differ) }
+
+// reports lists the collectives by a property of the devices of their groups; "" leaves some out.
+func (p *Program) reports(by func(devices []int64) string) (map[string]Report, error) {
+	return latest(&p.compiled, func(e *executable) (map[string]Report, error) {
+		h, err := e.optimized()
+		if err != nil {
+			return nil, err
+		}
+		found := map[string]Report{}
+		for t, devices := range h.collectives() {
+			if of := by(devices); of != "" {
+				found[of] = found[of].with(t)
+			}
+		}
+		return found, nil
+	})
 }
 
-// optimized returns the optimized program, an HloModuleProto.
-func (e *executable) optimized() (m message, err error) {
+// optimized returns the optimized program.
+func (e *executable) optimized() (*hlo, error) {
 	code, format, err := plugin.OptimizedProgram(e.backend.plugin, executableHandle(e.Executable))
 	runtime.KeepAlive(e)
 	if err != nil {
-		return m, err
+		return nil, err
 	}
 	name, ok := map[string]protoreflect.FullName{
 		"hlo":             "xla.HloModuleProto",
 		"hlo_with_config": "xla.HloModuleProtoWithConfig",
 	}[format]
 	if !ok {
-		return m, fmt.Errorf("plugin %q returns its optimized program as %q: use one that returns hlo",
+		return nil, fmt.Errorf("plugin %q returns its optimized program as %q: use one that returns hlo",
 			e.backend.plugin.Path, format)
 	}
 	module, err := protoregistry.GlobalTypes.FindMessageByName(name)
 	if err != nil {
-		return m, fmt.Errorf("go-xla has no message %s: build with v0.4.1", name)
+		return nil, fmt.Errorf("go-xla has no message %s: build with v0.4.1", name)
 	}
-	m = message{module.New()}
+	m := message{module.New()}
 	if err := proto.Unmarshal(code, m.Interface()); err != nil {
-		return m, fmt.Errorf("reading the optimized program: %w", err)
+		return nil, fmt.Errorf("reading the optimized program: %w", err)
 	}
 	if format == "hlo_with_config" {
 		m = m.message("hlo_module")
 	}
-	return m, nil
+	return readHLO(m), nil
 }
 
 // message reads XLA's protobuf messages by field names, since go-xla does not export their Go types.
@@ -125,45 +140,29 @@ func (m message) messages(name protoreflect.Name) []message {
 	return all
 }
 
-// report counts the collectives of a module.
-func (m message) report() (found Report) {
-	for t := range m.collectives() {
-		found = found.with(t)
+// integers reads a list of integers.
+func (m message) integers(name protoreflect.Name) (all []int64) {
+	list := m.field(name).List()
+	for i := range list.Len() {
+		all = append(all, list.Get(i).Int())
 	}
-	found.sort()
-	return found
+	return all
 }
 
-func (r Report) sort() {
-	slices.SortFunc(r, func(a, b Traffic) int { return int(a.Kind) - int(b.Kind) })
-}
-
-// collectives yields the collectives of a module, with the devices of a group of each.
-func (m message) collectives() iter.Seq2[Traffic, []int64] {
+// collectives yields the collectives of a program, with the devices of a group of each.
+func (h *hlo) collectives() iter.Seq2[Traffic, []int64] {
 	return func(yield func(Traffic, []int64) bool) {
-		for _, computation := range m.messages("computations") {
-			sizes := map[int64]int64{} // of each instruction's result
-			instructions := computation.messages("instructions")
-			for _, in := range instructions {
-				sizes[in.field("id").Int()] = in.message("shape").byteSize()
-			}
-			for _, in := range instructions {
-				// On GPUs an operation is a pair of instructions; the first is counted.
-				opcode, first := strings.CutSuffix(in.field("opcode").String(), "-start")
-				kind, ok := kindNamed(opcode)
-				if !ok {
+		for _, c := range h.all {
+			for _, i := range c.instructions {
+				kind := slices.Index(kindNames, i.kind())
+				if kind < 0 {
 					continue
 				}
 				var given int64
-				operands := in.field("operand_ids").List()
-				for i := range operands.Len() {
-					given += sizes[operands.Get(i).Int()]
+				for _, operand := range i.operands {
+					given += operand.bytes()
 				}
-				result := sizes[in.field("id").Int()]
-				if parts := in.message("shape").messages("tuple_shapes"); first && kind != AllReduce && len(parts) > 1 {
-					result = parts[1].byteSize() // after the operand
-				}
-				if !yield(Traffic{kind, 1, max(given, result)}, in.between()) {
+				if !yield(Traffic{CollectiveKind(kind), 1, max(given, i.written(false))}, i.between()) {
 					return
 				}
 			}
@@ -171,24 +170,17 @@ func (m message) collectives() iter.Seq2[Traffic, []int64] {
 	}
 }
 
+// with adds operations to a report, which is in the order of their kinds.
 func (r Report) with(t Traffic) Report {
-	for i := range r {
-		if r[i].Kind == t.Kind {
-			r[i].Count += t.Count
-			r[i].Bytes += t.Bytes
-			return r
-		}
+	i, found := slices.BinarySearchFunc(r, t.Kind, func(t Traffic, kind CollectiveKind) int {
+		return cmp.Compare(t.Kind, kind)
+	})
+	if !found {
+		return slices.Insert(r, i, t)
 	}
-	return append(r, t)
-}
-
-func kindNamed(opcode string) (CollectiveKind, bool) {
-	for _, kind := range []CollectiveKind{AllReduce, AllGather, ReduceScatter, AllToAll, Permute} {
-		if kind.String() == opcode {
-			return kind, true
-		}
-	}
-	return 0, false
+	r[i].Count += t.Count
+	r[i].Bytes += t.Bytes
+	return r
 }
 
 // byteSize returns the size of a value of XLA's shape.
@@ -201,9 +193,8 @@ func (m message) byteSize() int64 {
 		return sum
 	}
 	size := elementSize(m.field("element_type").Enum())
-	dims := m.field("dimensions").List()
-	for i := range dims.Len() {
-		size *= dims.Get(i).Int()
+	for _, d := range m.integers("dimensions") {
+		size *= d
 	}
 	return size
 }

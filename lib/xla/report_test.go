@@ -1,6 +1,7 @@
 package xla_test
 
 import (
+	"errors"
 	"fmt"
 	"log"
 	"testing"
@@ -42,10 +43,7 @@ func ExampleProgram_Collectives() {
 // Each kind is counted, with the larger of inputs and outputs.
 func TestReportCountsEveryKind(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 4)
-	mesh, err := backend.Mesh(xla.Axis("a", 2), xla.Axis("b", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("a", 2), xla.Axis("b", 2)))(t)
 	along := []string{"b"}
 	for _, c := range []struct {
 		op    xla.Collective
@@ -57,20 +55,14 @@ func TestReportCountsEveryKind(t *testing.T) {
 		{xla.Collective{Kind: xla.AllToAll, Concat: 1, Along: along}, 32},
 		{xla.Collective{Kind: xla.Permute, To: []int{1, -1}, Along: along}, 32},
 	} {
-		p, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+		p := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
 			return graph.ReduceAllSum(graph.Square(c.op.Apply(graph.Square(x))[0]))
-		}, xla.In(xla.Replicated()).Gives(xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 		if err := p.Prepare([][]float32{{1, 2}, {3, 4}, {5, 6}, {7, 8}}); err != nil {
 			t.Errorf("%v: %v", c.op.Kind, err)
 			continue
 		}
-		got, err := p.Collectives()
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := must(p.Collectives())(t)
 		if want := (xla.Traffic{Kind: c.op.Kind, Count: 1, Bytes: c.bytes}); len(got) != 1 ||
 			got.Of(c.op.Kind) != want {
 			t.Errorf("%v: reported %+v, want %+v", c.op.Kind, got, want)
@@ -81,23 +73,26 @@ func TestReportCountsEveryKind(t *testing.T) {
 
 // A program without communication reports nothing; one that is not compiled cannot report.
 func TestReportOfNothing(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := xla.Compile(mesh, graph.Square, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
+	p := must(xla.Compile(mesh, graph.Square, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
 	defer p.Close()
-	if _, err := p.Collectives(); err == nil {
-		t.Error("a program that was not compiled reports")
+	fails(p.Collectives())(t, "collectives before it is compiled", "not compiled")
+	fails(p.Work())(t, "work before it is compiled", "not compiled")
+	fails(p.Memory())(t, "memory before it is compiled", "not compiled")
+	check(t, p.Prepare([]float32{1, 2}))
+	if report := must(p.Collectives())(t); report.String() != "no collectives" {
+		t.Errorf("reported %v", report)
 	}
-	if err := p.Prepare([]float32{1, 2}); err != nil {
-		t.Fatal(err)
+}
+
+// XLA's plugin for CPUs reports that it has no profiler, before anything runs.
+func TestNoProfiler(t *testing.T) {
+	b := devicetest.OpenOwn(t, 1)
+	_, err := b.Profile(func() error { t.Error("it runs all the same"); return nil })
+	if failed(t, "a plugin for CPUs", err, b.Info().Plugin); !errors.Is(err, xla.ErrNoProfiler) {
+		t.Errorf("error %v", err)
 	}
-	report, err := p.Collectives()
-	if err != nil || report.String() != "no collectives" {
-		t.Errorf("reported %v, %v", report, err)
-	}
+	fails(b.Profile(nil))(t, "no function", "is nil: give one")
+	b.Close()
+	fails(b.Profile(func() error { return nil }))(t, "a closed backend", "closed")
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/go-xla/stablehlo"
@@ -33,34 +32,19 @@ func (s Shift) Of(x *graph.Node) *graph.Node {
 	if !g.CurrentFunc().IsMain() {
 		panic(fmt.Errorf("the shift %v between ranks is inside of a loop or a branch: move it out", s))
 	}
-	clearScalars(g)
-	defer clearScalars(g)
-	name := g.UniqueName(fmt.Sprintf("%s%d", shifting, shifts.number(s)))
-	f := graph.NewFunction(g, name, func(g *graph.Graph) []*graph.Node {
-		graph.Parameter(g, "x", x.Shape())
-		// Two results, or GoMLX would drop the call under Checkpoint.
-		return []*graph.Node{graph.Zeros(g, x.Shape()), graph.Zeros(g, shapes.Make(dtypes.Int32))}
-	})
-	return f.Call(x)[0]
+	results := []shapes.Shape{x.Shape(), shapes.Make(dtypes.Int32)} // two, as standIn needs
+	return standIn(shifts.name(s.String(), s), []*graph.Node{x}, results)[0]
 }
 
-// shifting is the prefix of the names of the functions that stand for shifts.
-const shifting = "shardbook_shift_"
+var shifts = numbered[Shift]{prefix: "shardbook_shift_"}
 
-var shifts = numbered[Shift]{prefix: shifting}
-
-// write emits a custom call, which NewSegments recognizes.
-func (s Shift) write(x compute.Value, f *stablehlo.Function) ([]compute.Value, error) {
-	values, err := stablehlo.CustomCallV2(fmt.Sprint(shifting, shifts.number(s)), "", []*stablehlo.Value{hloValue(x)},
-		[][]int{nil}, shapesOf(f.Outputs), make([][]int, len(f.Outputs)))
-	if err != nil {
-		return nil, err
-	}
-	return []compute.Value{newValue(x, values[0]), newValue(x, values[1])}, nil
+// write writes a custom call, which NewSegments recognizes.
+func (s Shift) write(inputs []value, f *stablehlo.Function) ([]value, error) {
+	return customCall(shifts.name(s.String(), s), inputs, f)
 }
 
 // shiftIn returns the shift that a statement stands for.
 func shiftIn(s *stablehlo.Statement) (Shift, bool) {
 	name, _ := s.Attributes["call_target_name"].(string)
-	return shifts.of(name)
+	return shifts.named(name)
 }

@@ -13,18 +13,12 @@ import (
 // TestTrustIsForANumberOfDevices opens devices with an empty cache folder: all canaries run once for each number of
 // them.
 func TestTrustIsForANumberOfDevices(t *testing.T) {
-	found, err := Open(Devices(1), Plugin("cpu"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	found := must(Open(Devices(1), Plugin("cpu")))(t)
 	path := found.Info().Plugin
 	found.Close()
 	cacheDir := t.TempDir()
 	ran := func(devices int) []string {
-		b, err := Open(Devices(devices), Plugin(path), CacheDir(cacheDir))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must(Open(Devices(devices), Plugin(path), CacheDir(cacheDir)))(t)
 		defer b.Close()
 		var names []string
 		for _, c := range b.Info().Canaries {
@@ -48,20 +42,14 @@ func TestIdentity(t *testing.T) {
 	then := time.Unix(1_000_000_000, 0)
 	write := func(path, text string) {
 		t.Helper()
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Chtimes(path, then, then); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(path, []byte(text), 0o644))
+		check(t, os.Chtimes(path, then, then))
 	}
 	write(path, "right")
 	before := identity(path)
 	changed := func(path string) unix.Timespec {
 		var file unix.Stat_t
-		if err := unix.Stat(path, &file); err != nil {
-			t.Fatal(err)
-		}
+		check(t, unix.Stat(path, &file))
 		return file.Ctim
 	}
 	if before == "" || identity(path) != before {
@@ -77,9 +65,7 @@ func TestIdentity(t *testing.T) {
 		t.Error("a file that was written to counts as unchanged")
 	}
 	before = identity(path)
-	if err := os.Rename(other, path); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Rename(other, path))
 	if identity(path) == before {
 		t.Error("another file in its place is taken for it")
 	}

@@ -39,15 +39,13 @@ var (
 
 	loadedInfo  = kindOf[pjrt.LoadedExecutable]("executable", reflect.Pointer)
 	infoWrapper = kindOf[pjrt.Executable]("wrapper", reflect.Pointer)
-	wrapperC    = fieldOf(infoWrapper.Type.Elem(), "c",
-		func(t reflect.Type) bool { return t.Kind() == reflect.Pointer })
+	wrapperC    = pointerField(infoWrapper.Type.Elem(), "c")
 
 	backendClient = field[goxla.Backend, *pjrt.Client]("client")
 	clientPlugin  = field[pjrt.Client, *pjrt.Plugin]("plugin")
 	clientWrapper = kindOf[pjrt.Client]("client", reflect.Pointer)
-	clientC       = fieldOf(clientWrapper.Type.Elem(), "c",
-		func(t reflect.Type) bool { return t.Kind() == reflect.Pointer })
-	pluginAPI = kindOf[pjrt.Plugin]("api", reflect.Pointer)
+	clientC       = pointerField(clientWrapper.Type.Elem(), "c")
+	pluginAPI     = kindOf[pjrt.Plugin]("api", reflect.Pointer)
 )
 
 // Operations that go-xla can write but has no function for, by number.
@@ -77,6 +75,10 @@ func field[Owner, Field any](name string) pointer[Owner, Field] {
 // kindOf finds a field whose type has no exported name.
 func kindOf[Owner any](name string, kind reflect.Kind) reflect.StructField {
 	return fieldOf(reflect.TypeFor[Owner](), name, func(t reflect.Type) bool { return t.Kind() == kind })
+}
+
+func pointerField(owner reflect.Type, name string) reflect.StructField {
+	return fieldOf(owner, name, func(t reflect.Type) bool { return t.Kind() == reflect.Pointer })
 }
 
 func fieldOf(owner reflect.Type, name string, right func(reflect.Type) bool) reflect.StructField {
@@ -164,22 +166,21 @@ func clearScalars(g *graph.Graph) { clearMap(unsafe.Pointer(g), graphScalars) }
 
 // reductionTypeOf returns the reduction type of an AllReduce node of GoMLX.
 func reductionTypeOf(n *graph.Node) compute.ReduceOpType {
-	inputs := reflect.ValueOf(n).Elem().FieldByIndex(nodeInputs.Index).Elem()
-	of := inputs.Elem().FieldByName("reductionType")
-	if !of.IsValid() || of.Type() != reflect.TypeFor[compute.ReduceOpType]() {
-		panic(fmt.Sprintf("lib/xla was written for gomlx v0.28.2, where %v has a field %q: build with that version",
-			inputs.Type(), "reductionType"))
-	}
-	return compute.ReduceOpType(of.Int())
+	return compute.ReduceOpType(inputOf[compute.ReduceOpType](n, "reductionType").Int())
 }
 
 // calledName returns the name of the function that a Call node of GoMLX calls.
 func calledName(n *graph.Node) string {
+	return inputOf[*graph.Function](n, "f").Elem().FieldByName("name").String()
+}
+
+// inputOf returns a field of a node's inputs.
+func inputOf[Field any](n *graph.Node, name string) reflect.Value {
 	inputs := reflect.ValueOf(n).Elem().FieldByIndex(nodeInputs.Index).Elem()
-	of := inputs.Elem().FieldByName("f")
-	if !of.IsValid() || of.Type() != reflect.TypeFor[*graph.Function]() {
+	of := inputs.Elem().FieldByName(name)
+	if !of.IsValid() || of.Type() != reflect.TypeFor[Field]() {
 		panic(fmt.Sprintf("lib/xla was written for gomlx v0.28.2, where %v has a field %q: build with that version",
-			inputs.Type(), "f"))
+			inputs.Type(), name))
 	}
-	return of.Elem().FieldByName("name").String()
+	return of
 }

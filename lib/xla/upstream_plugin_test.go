@@ -28,9 +28,7 @@ func TestUpstreamSearchLoads(t *testing.T) {
 		return
 	}
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "pjrt_c_api_cpu_plugin.so"), []byte("not a library"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(filepath.Join(dir, "pjrt_c_api_cpu_plugin.so"), []byte("not a library"), 0o644))
 	cmd := exec.Command(os.Args[0], "-test.run=^TestUpstreamSearchLoads$")
 	cmd.Env = append(os.Environ(), "SHARDBOOK_TEST_SEARCH=1", "PJRT_PLUGIN_LIBRARY_PATH="+dir)
 	output, err := cmd.CombinedOutput()

@@ -20,11 +20,7 @@ var upstream = sync.OnceValues(func() (*Backend, error) { return Open(Devices(2)
 
 func openUpstream(t *testing.T) *Backend {
 	t.Helper()
-	b, err := upstream()
-	if err != nil {
-		t.Fatal(err)
-	}
-	return b
+	return must(upstream())(t)
 }
 
 // mended fails the test because upstream is fixed.
@@ -157,16 +153,14 @@ func TestUpstreamGradientsThroughClosures(t *testing.T) {
 }
 
 func TestUpstreamPanicsThatAreNoErrors(t *testing.T) {
-	exec, err := graph.NewExec(openUpstream(t).Backend, func(x *graph.Node) *graph.Node { panic("broken on purpose") })
-	if err != nil {
-		t.Fatal(err)
-	}
+	broken := func(x *graph.Node) *graph.Node { panic("broken on purpose") }
+	exec := must(graph.NewExec(openUpstream(t).Backend, broken))(t)
 	defer func() {
 		if thrown := recover(); thrown != nil && fmt.Sprint(thrown) != "broken on purpose" {
 			t.Errorf("upstream throws %v", thrown)
 		}
 	}()
-	_, err = exec.Call(float32(1))
+	_, err := exec.Call(float32(1))
 	t.Logf("upstream's error: %v", err)
 	mended(t, "panics that are no errors", "lib/xla/graphfn.go (ThrowingErrors)")
 }
@@ -174,17 +168,11 @@ func TestUpstreamPanicsThatAreNoErrors(t *testing.T) {
 // TestUpstreamSchedulingBarrier makes a number depend on an infinite one.
 func TestUpstreamSchedulingBarrier(t *testing.T) {
 	tie := func(b compute.Backend) string {
-		exec, err := graph.NewExec(b, func(x, after *graph.Node) *graph.Node {
+		exec := must(graph.NewExec(b, func(x, after *graph.Node) *graph.Node {
 			return graph.SchedulingBarrier(x, after)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))(t)
 		defer exec.Finalize()
-		out, err := exec.Call(float32(1), float32(math.Inf(1)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(exec.Call(float32(1), float32(math.Inf(1))))(t)
 		return fmt.Sprint(out[0].Value())
 	}
 	b := openUpstream(t)
@@ -194,5 +182,21 @@ func TestUpstreamSchedulingBarrier(t *testing.T) {
 	}
 	if got := tie(b); got != "1" {
 		t.Errorf("with the workaround 1 tied to infinity is %s", got)
+	}
+}
+
+// must returns the value of a call, and fails the test on an error.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

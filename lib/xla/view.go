@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/dtypes/gotype"
 	"github.com/gomlx/gomlx/core/tensors"
@@ -16,18 +17,12 @@ import (
 // It returns an error if T is not the shard's type, the shard is not on a device, or the device's memory is not the
 // host's.
 func View[T gotype.Supported](shard *tensors.Tensor) ([]T, error) {
-	if err := shard.CheckValid(); err != nil {
+	backend, err := backendOf(shard)
+	if err != nil {
 		return nil, err
-	}
-	if !shard.IsOnAnyDevice() {
-		return nil, errors.New("the tensor is not on a device: place it on a mesh, or take a program's output")
 	}
 	if want := dtypes.FromGenericsType[T](); shard.DType() != want {
 		return nil, fmt.Errorf("the tensor has type %v, but the view %v: use the tensor's type", shard.DType(), want)
-	}
-	backend, err := shard.Backend()
-	if err != nil {
-		return nil, err
 	}
 	if !backend.HasSharedBuffers() {
 		return nil, fmt.Errorf("the memory of %s is not the host's: copy the tensor to the host and back",
@@ -39,4 +34,15 @@ func View[T gotype.Supported](shard *tensors.Tensor) ([]T, error) {
 	var view []T
 	err = tensors.ConstFlatData(shard, func(flat []T) { view = flat })
 	return view, err
+}
+
+// backendOf returns the backend of the device that a shard is on.
+func backendOf(shard *tensors.Tensor) (compute.Backend, error) {
+	if err := shard.CheckValid(); err != nil {
+		return nil, err
+	}
+	if !shard.IsOnAnyDevice() {
+		return nil, errors.New("the tensor is not on a device: place it on a mesh, or take a program's output")
+	}
+	return shard.Backend()
 }

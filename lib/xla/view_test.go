@@ -1,7 +1,6 @@
 package xla_test
 
 import (
-	"strings"
 	"testing"
 	"unsafe"
 
@@ -14,24 +13,15 @@ import (
 
 // The next program reads what is written through a view, of placed tensors and of outputs.
 func TestViewIsTheDevicesMemory(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
-	p, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.AddScalar(x, 1) },
-		xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
+	p := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.AddScalar(x, 1) },
+		xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
 	defer p.Close()
 	x := place(t, mesh, []float32{1, 2, 3, 4})
 	for turn := range 3 {
 		for device, shard := range x.Shards() {
 			_ = shard.Value() // leaves a copy on the host, which must not be read again
-			view, err := xla.View[float32](shard)
-			if err != nil {
-				t.Fatal(err)
-			}
+			view := must(xla.View[float32](shard))(t)
 			if address, err := xla.DevicePointer(shard); err != nil || address != unsafe.Pointer(&view[0]) {
 				t.Errorf("turn %d: device %d has its memory at %v (error %v), the view at %p", turn, device, address,
 					err, &view[0])
@@ -41,10 +31,7 @@ func TestViewIsTheDevicesMemory(t *testing.T) {
 				t.Errorf("turn %d: device %d has %g, want %g", turn, device, got, view[1])
 			}
 		}
-		out, err := p.Call(x)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(p.Call(x))(t)
 		for device, shard := range out[0].Shards() {
 			if got, want := shard.Value().([]float32)[1], float32(100*turn+device+1); got != want {
 				t.Errorf("turn %d: the program on device %d read %g, want %g", turn, device, got-1, want-1)
@@ -55,22 +42,15 @@ func TestViewIsTheDevicesMemory(t *testing.T) {
 }
 
 func TestViewErrors(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
 	placed := place(t, mesh, []float32{1, 2}).Shards()[0]
-	if _, err := xla.View[int32](placed); err == nil || !strings.Contains(err.Error(), "Float32") {
-		t.Errorf("float32 as int32: %v", err)
-	}
-	if _, err := xla.View[float32](tensors.FromValue([]float32{1})); err == nil ||
-		!strings.Contains(err.Error(), "not on a device") {
-		t.Errorf("host tensor: %v", err)
-	}
-	if err := placed.FinalizeAll(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := xla.View[float32](placed); err == nil {
-		t.Error("a finalized tensor has a view")
+	fails(xla.View[int32](placed))(t, "float32 as int32", "Float32")
+	host, other := tensors.FromValue([]float32{1}), tensors.FromValue([]float32{1})
+	check(t, other.MaterializeOnDevice(devicetest.PureGo(), false, 0))
+	fails(xla.DevicePointer(other))(t, "another backend's tensor", "xla.Open")
+	check(t, placed.FinalizeAll())
+	for what, x := range map[string]*tensors.Tensor{"not on a device": host, "invalid": placed} {
+		fails(xla.View[float32](x))(t, "a view", what)
+		fails(xla.DevicePointer(x))(t, "an address", what)
 	}
 }

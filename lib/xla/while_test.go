@@ -1,6 +1,7 @@
 package xla_test
 
 import (
+	"slices"
 	"testing"
 
 	"github.com/gomlx/compute"
@@ -92,43 +93,25 @@ func TestClosures(t *testing.T) {
 
 // Collectives work in loops.
 func TestCollectiveInWhile(t *testing.T) {
-	mesh, err := devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
 	ring := xla.Collective{Kind: xla.Permute, To: []int{1, 2, 3, 0}, Along: []string{"data"}}
 	all := xla.Collective{Kind: xla.AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"data"}}
-	p, err := xla.Compile(mesh, func(x *graph.Node) (*graph.Node, *graph.Node) {
+	p := must(xla.Compile(mesh, func(x *graph.Node) (*graph.Node, *graph.Node) {
 		state := []*graph.Node{graph.Const(x.Graph(), int32(0)), x, graph.ZerosLike(x), graph.ZerosLike(x)}
 		out := xla.While(state, below(4), func(s []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.AddScalar(s[0], 1), ring.Apply(s[1])[0], graph.Add(s[2], s[1]),
 				graph.Add(s[3], all.Apply(x)[0])} // of a value from outside
 		})
 		return out[2], out[3]
-	}, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
 	defer p.Close()
-	out, err := p.Call([]float32{1, 10, 100, 1000})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for device := range 4 {
-		if got := out[0].Shards()[device].Value().([]float32)[0]; got != 1111 {
-			t.Errorf("device %d: once around the ring %g, want 1111", device, got)
-		}
-		if got := out[1].Shards()[device].Value().([]float32)[0]; got != 4444 {
-			t.Errorf("device %d: four all-reduces %g, want 4444", device, got)
-		}
-	}
+	out := must(p.Call([]float32{1, 10, 100, 1000}))(t)
+	same(t, "once around the ring, and four all-reduces", whole(t, out...), slices.Repeat([]float32{1111}, 4),
+		slices.Repeat([]float32{4444}, 4))
 }
 
 func TestWhileErrors(t *testing.T) {
-	_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	fails(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		return xla.While(nil, below(1), func(s []*graph.Node) []*graph.Node { return s })
-	}, tensors.FromValue([]float32{1}))
-	if err == nil {
-		t.Error("a loop without a state was accepted")
-	}
+	}, tensors.FromValue([]float32{1})))(t, "a loop without a state", "at least one node")
 }

@@ -11,7 +11,7 @@ import "strings"
 //   - a reduction of n elements to m: n−m times the operation on two elements; over windows of w to m: m·(w−1) times; a
 //     scatter: once per element that it adds; sorting n elements along an axis: ⌈log₂ n⌉ comparisons per element;
 //   - an all-reduce or reduce-scatter: 1 per element of a device's input;
-//   - operations that move data: 0.
+//   - operations that move data: 0, and so are custom calls, but for cuBLAS's matmuls.
 //
 // Bytes are the least that must move between memory and the device: the parts of the operands that are read and of the
 // results that are written, each once. A slice reads only the slice, and an update in place copies nothing else. Inside
@@ -20,12 +20,12 @@ type Operation struct {
 	Module, Name string // as XLA, and [OperationTime], name them
 	Kind         string // "dot", "fusion", "reduce", "custom-call" and so on
 
-	FLOPs  float64 // of one run, on one device
-	Bytes  int64   // of one run, on one device
-	Opaque bool    // FLOPs does not include a custom call's
+	FLOPs float64 // of one run, on one device
+	Bytes int64   // of one run, on one device
 
-	Runs  float64 // runs per run of the program: more than 1 in loops
-	Guess bool    // Runs is a guess: one iteration of a loop, or each branch of a conditional
+	// Runs per run of the program: more than 1 in loops. Of a loop whose length XLA does not know one iteration
+	// counts, and of a conditional every branch.
+	Runs float64
 }
 
 // Operations lists the operations of the program that was most recently compiled or run, after XLA's optimizations. It
@@ -38,8 +38,6 @@ func (p *Program) Operations() ([]Operation, error) {
 // Work is what one run of a program does on one device.
 type Work struct {
 	FLOPs, Bytes float64 // see Operation
-	Opaque       int     // operations whose FLOPs are not fully known
-	Guesses      int     // operations for which the number of runs is not known
 }
 
 // Work sums the operations, each times its runs. It returns an error where Operations does.
@@ -52,48 +50,36 @@ func (p *Program) Work() (Work, error) {
 	for _, o := range operations {
 		w.FLOPs += o.Runs * o.FLOPs
 		w.Bytes += o.Runs * float64(o.Bytes)
-		if o.Opaque {
-			w.Opaque++
-		}
-		if o.Guess {
-			w.Guesses++
-		}
 	}
 	return w, nil
 }
 
 func (e *executable) operations() ([]Operation, error) {
-	module, err := e.optimized()
+	h, err := e.optimized()
 	if err != nil {
 		return nil, err
 	}
-	h := readHLO(module)
-	return h.operations(h.entry, 1, false), nil
+	return h.operations(h.entry, 1), nil
 }
 
 // operations lists those of a computation that runs a number of times.
-func (h *hlo) operations(c *computation, runs float64, guess bool) (all []Operation) {
-	inside := func(c *computation, runs float64, guess bool) { all = append(all, h.operations(c, runs, guess)...) }
+func (h *hlo) operations(c *computation, runs float64) (all []Operation) {
+	inside := func(runs float64, called ...*computation) {
+		for _, c := range called {
+			all = append(all, h.operations(c, runs)...)
+		}
+	}
 	for _, i := range c.instructions {
 		switch kind := i.kind(); {
 		case kind == "while" && len(i.called) == 2:
-			turns, known := i.turns()
-			inside(i.called[0], runs*turns, guess || !known)
-			inside(i.called[1], runs*(turns+1), guess || !known) // the condition
-		case kind == "conditional":
-			for _, branch := range i.called {
-				inside(branch, runs, true)
-			}
-		case kind == "call" || kind == "async":
-			for _, called := range i.called {
-				inside(called, runs, guess)
-			}
+			turns := i.turns()
+			inside(runs*turns, i.called[0])
+			inside(runs*(turns+1), i.called[1]) // the condition
+		case kind == "conditional" || kind == "call" || kind == "async":
+			inside(runs, i.called...)
 		case !free[kind] && !strings.HasSuffix(i.opcode, "-done") && !strings.HasSuffix(i.opcode, "-update"):
-			flops, opaque := i.flops()
-			all = append(all, Operation{
-				Module: h.name, Name: i.field("name").String(), Kind: kind,
-				FLOPs: flops, Bytes: i.moved(), Opaque: opaque, Runs: runs, Guess: guess,
-			})
+			all = append(all, Operation{Module: h.name, Name: i.field("name").String(), Kind: kind, FLOPs: i.flops(),
+				Bytes: i.moved(), Runs: runs})
 		}
 	}
 	return all

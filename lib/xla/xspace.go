@@ -2,7 +2,8 @@ package xla
 
 import (
 	"errors"
-	"math"
+	"iter"
+	"strings"
 	"time"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -13,176 +14,164 @@ import (
 
 // readSpace parses a serialized XSpace. Some plugins append a zero byte, which is not a field.
 func readSpace(space []byte) (*Profile, error) {
+	p, err := readPlanes(space)
+	if err != nil && space[len(space)-1] == 0 {
+		p, err = readPlanes(space[:len(space)-1])
+	}
+	return p, err
+}
+
+func readPlanes(space []byte) (*Profile, error) {
+	var r reader
 	p := &Profile{}
-	err := eachField(withoutEnd(space), func(f wireField) error {
-		if f.number != 1 {
-			return nil
+	for number, plane := range r.fields(space) {
+		if number == 1 {
+			p.events = append(p.events, r.plane(plane.bytes)...)
 		}
-		return p.readPlane(f.bytes)
-	})
-	if err != nil {
-		return nil, err
 	}
-	// XLA's times count from 1970 or from the profile's start.
-	first := time.Duration(math.MaxInt64)
-	for _, e := range p.events {
-		first = min(first, e.Start)
-	}
-	for i := range p.events {
-		p.events[i].Start -= first
+	if r.err != nil {
+		return nil, r.err
 	}
 	return p, nil
 }
 
-// withoutEnd removes a zero byte that is not part of the last field.
-func withoutEnd(space []byte) []byte {
-	for rest := space; len(rest) > 0; {
-		if len(rest) == 1 && rest[0] == 0 {
-			return space[:len(space)-1]
-		}
-		_, _, n := protowire.ConsumeField(rest)
-		if n < 0 {
-			break
-		}
-		rest = rest[n:]
-	}
-	return space
+// reader reads serialized protobuf messages until an error.
+type reader struct{ err error }
+
+// wireField is a field's value: the bytes of a string or message, or an integer.
+type wireField struct {
+	bytes  []byte
+	varint uint64
 }
 
-// plane is an XPlane's name and tables.
-type plane struct {
-	name  string
-	texts map[int64]string // names of statistics, and what they refer to
-	kinds map[int64]event  // what events of a kind have in common
-}
-
-func (p *Profile) readPlane(bytes []byte) error {
-	from := plane{texts: map[int64]string{}, kinds: map[int64]event{}}
-	var kinds, lines [][]byte // parsed after the tables that they refer to
-	err := eachField(bytes, func(f wireField) error {
-		switch f.number {
-		case 2:
-			from.name = string(f.bytes)
-		case 3:
-			lines = append(lines, f.bytes)
-		case 4:
-			kinds = append(kinds, f.bytes)
-		case 5:
-			return eachEntry(f.bytes, func(key int64, f wireField) error {
-				if f.number == 2 {
-					from.texts[key] = string(f.bytes)
+// fields yields the fields of a message by their numbers, in order.
+func (r *reader) fields(message []byte) iter.Seq2[protowire.Number, wireField] {
+	return func(yield func(protowire.Number, wireField) bool) {
+		for r.err == nil && len(message) > 0 {
+			var f wireField
+			number, kind, n := protowire.ConsumeTag(message)
+			if n >= 0 {
+				message = message[n:]
+				switch kind {
+				case protowire.BytesType:
+					f.bytes, n = protowire.ConsumeBytes(message)
+				case protowire.VarintType:
+					f.varint, n = protowire.ConsumeVarint(message)
+				default:
+					n = protowire.ConsumeFieldValue(number, kind, message)
 				}
-				return nil
-			})
-		}
-		return nil
-	})
-	for _, kind := range kinds {
-		if err == nil {
-			err = from.readKind(kind)
-		}
-	}
-	for _, line := range lines {
-		if err == nil {
-			err = p.readLine(line, &from)
+			}
+			if n < 0 {
+				r.err = protowire.ParseError(n)
+				return
+			}
+			message = message[n:]
+			if !yield(number, f) {
+				return
+			}
 		}
 	}
-	return err
 }
 
-// readKind reads an entry of the table of XEventMetadata.
-func (p *plane) readKind(bytes []byte) error {
-	return eachEntry(bytes, func(key int64, f wireField) (err error) {
-		kind := p.kinds[key]
-		switch f.number {
-		case 2:
-			kind.Name = string(f.bytes)
-		case 5:
-			err = kind.readStat(f.bytes, p.texts)
+// entries yields the keys of a plane's table and the fields of the values.
+func (r *reader) entries(table [][]byte) iter.Seq2[uint64, iter.Seq2[protowire.Number, wireField]] {
+	return func(yield func(uint64, iter.Seq2[protowire.Number, wireField]) bool) {
+		for _, entry := range table {
+			var key, value wireField
+			for number, f := range r.fields(entry) {
+				switch number {
+				case 1:
+					key = f
+				case 2:
+					value = f
+				}
+			}
+			if !yield(key.varint, r.fields(value.bytes)) {
+				return
+			}
 		}
-		p.kinds[key] = kind
-		return err
-	})
+	}
 }
 
-func (p *Profile) readLine(bytes []byte, from *plane) error {
-	var name string
-	var nanoseconds int64
-	var events [][]byte
-	err := eachField(bytes, func(f wireField) error {
-		switch f.number {
-		case 2:
-			name = string(f.bytes)
-		case 3:
-			nanoseconds = int64(f.varint)
-		case 4:
-			events = append(events, f.bytes)
+func (r *reader) plane(plane []byte) (events []event) {
+	parts := map[protowire.Number][][]byte{} // of lines 3, kinds of events 4, and texts 5, in any order
+	device := false
+	for number, f := range r.fields(plane) {
+		if parts[number] = append(parts[number], f.bytes); number == 2 {
+			device = strings.HasPrefix(string(f.bytes), "/device:")
 		}
-		return nil
-	})
-	if err != nil {
-		return err
 	}
-	for _, bytes := range events {
-		e, err := from.readEvent(bytes, time.Duration(nanoseconds))
-		if err != nil {
-			return err
+	texts := map[uint64]string{} // names of statistics, and what they refer to
+	for key, value := range r.entries(parts[5]) {
+		for number, f := range value {
+			if number == 2 {
+				texts[key] = string(f.bytes)
+			}
 		}
-		e.Plane, e.Line = from.name, name
-		p.events = append(p.events, e)
 	}
-	return nil
+	kinds := map[uint64]event{} // what events of a kind have in common
+	for key, value := range r.entries(parts[4]) {
+		kind := event{device: device}
+		for number, f := range value {
+			if number == 5 {
+				r.stat(&kind, f.bytes, texts)
+			}
+		}
+		kinds[key] = kind
+	}
+	for _, line := range parts[3] {
+		for number, f := range r.fields(line) {
+			if number == 4 {
+				e := r.event(f.bytes, kinds, texts)
+				e.device = device
+				events = append(events, e)
+			}
+		}
+	}
+	return events
 }
 
-func (p *plane) readEvent(bytes []byte, line time.Duration) (event, error) {
-	const nanosecond = 1000 // picoseconds
-	var kind, start, duration int64
+func (r *reader) event(message []byte, kinds map[uint64]event, texts map[uint64]string) event {
+	var kind, picoseconds uint64
 	var stats [][]byte
-	err := eachField(bytes, func(f wireField) error {
-		switch f.number {
+	for number, f := range r.fields(message) {
+		switch number {
 		case 1:
-			kind = int64(f.varint)
-		case 2:
-			start = int64(f.varint)
+			kind = f.varint
 		case 3:
-			duration = int64(f.varint)
+			picoseconds = f.varint
 		case 4:
 			stats = append(stats, f.bytes)
 		}
-		return nil
-	})
-	if err == nil && duration < 0 {
-		err = errors.New("an event ends before it starts")
 	}
-	e := p.kinds[kind]
-	e.Start, e.Duration = line+time.Duration(start/nanosecond), time.Duration(duration/nanosecond)
+	if int64(picoseconds) < 0 {
+		r.err = errors.New("an event ends before it starts")
+	}
+	e := kinds[kind]
+	e.duration = time.Duration(picoseconds / 1000)
 	for _, stat := range stats { // the event's own override its kind's
-		if err == nil {
-			err = e.readStat(stat, p.texts)
-		}
+		r.stat(&e, stat, texts)
 	}
-	return e, err
+	return e
 }
 
-// readStat reads the statistics that name the operation of an event.
-func (e *event) readStat(bytes []byte, texts map[int64]string) error {
+// stat reads a statistic, if it names the operation of an event.
+func (r *reader) stat(e *event, message []byte, texts map[uint64]string) {
 	var name, value string
-	err := eachField(bytes, func(f wireField) error {
-		switch f.number {
+	for number, f := range r.fields(message) {
+		switch number {
 		case 1:
-			name = texts[int64(f.varint)]
+			name = texts[f.varint]
 		case 5:
 			value = string(f.bytes)
 		case 7:
-			value = texts[int64(f.varint)]
+			value = texts[f.varint]
 		}
-		return nil
-	})
+	}
 	switch name {
 	case "hlo_op":
-		e.Operation = value
+		e.operation = value
 	case "hlo_module":
-		e.Module = value
+		e.module = value
 	}
-	return err
 }

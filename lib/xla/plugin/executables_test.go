@@ -18,9 +18,7 @@ func TestExecutablesWithinTheLimit(t *testing.T) {
 		path := filepath.Join(e.Folder, fmt.Sprint(i))
 		e.write(path, make([]byte, 68)) // 100 bytes with the checksum
 		used := now.Add(time.Duration(i-100) * time.Minute)
-		if err := os.Chtimes(path, used, used); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.Chtimes(path, used, used))
 		paths = append(paths, path)
 	}
 	if got := read(paths[0]); len(got) != 68 { // the oldest is the newest now
@@ -29,10 +27,7 @@ func TestExecutablesWithinTheLimit(t *testing.T) {
 	pruned.Delete(e.Folder) // as in another process
 	e.write(filepath.Join(e.Folder, "new"), make([]byte, 68))
 	var left []string
-	entries, err := os.ReadDir(e.Folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	entries := must(os.ReadDir(e.Folder))(t)
 	for _, entry := range entries {
 		left = append(left, entry.Name())
 	}

@@ -24,16 +24,9 @@ func zipped(t *testing.T, name, text string) []byte {
 	t.Helper()
 	var file bytes.Buffer
 	w := zip.NewWriter(&file)
-	member, err := w.Create(name)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := member.Write([]byte(text)); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	member := must(w.Create(name))(t)
+	must(member.Write([]byte(text)))(t)
+	check(t, w.Close())
 	return file.Bytes()
 }
 
@@ -139,10 +132,7 @@ func TestSources(t *testing.T) {
 			x := newIndex(t)
 			test.change(x)
 			var said []string
-			p, err := Ensure(t.Context(), "", x.root, func(_, _ int, what string) { said = append(said, what) })
-			if err != nil {
-				t.Fatal(err)
-			}
+			p := must(Ensure(t.Context(), "", x.root, func(_, _ int, what string) { said = append(said, what) }))(t)
 			source, asked := "cache, first 1.0 from PyPI", "first"
 			if test.used == "second" {
 				source, asked = "cache, second 1.0 from PyPI, fallback for first 1.0", "first second"

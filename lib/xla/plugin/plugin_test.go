@@ -26,9 +26,7 @@ func elsewhere(t *testing.T) string {
 
 func touch(t *testing.T, path string) string {
 	t.Helper()
-	if err := os.WriteFile(path, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(path, nil, 0o644))
 	return path
 }
 
@@ -45,10 +43,7 @@ func TestFindOrder(t *testing.T) {
 	part.Install = func(_ context.Context, dir string, _ cache.Progress) error {
 		return os.WriteFile(filepath.Join(dir, installedName), nil, 0o644)
 	}
-	dir, err := part.Ensure(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	dir := must(part.Ensure(t.Context(), nil))(t)
 	cached := filepath.Join(dir, installedName)
 	if p, err := Find("cpu", root); err != nil || p.Path != cached {
 		t.Errorf("with one in the cache: %+v, %v", p, err)
@@ -73,9 +68,7 @@ func TestHalfInstalledIsNotFound(t *testing.T) {
 	root := t.TempDir()
 	for _, s := range slices.Concat(verified(root), unverified(root)) {
 		dir := filepath.Join(root, partName, s.part.Version+"-123")
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(dir, 0o755))
 		touch(t, filepath.Join(dir, installedName))
 	}
 	if p, err := Find("cpu", root); !errors.Is(err, errNotFound) {
@@ -86,9 +79,7 @@ func TestHalfInstalledIsNotFound(t *testing.T) {
 func TestPathsThatGoXLAMisreads(t *testing.T) {
 	for _, folder := range []string{"com,ma", "nvidia"} {
 		dir := filepath.Join(t.TempDir(), folder)
-		if err := os.MkdirAll(dir, 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(dir, 0o755))
 		path := touch(t, filepath.Join(dir, "pjrt_c_api_cpu_plugin.so"))
 		if _, err := Find(path, t.TempDir()); err == nil || !strings.Contains(err.Error(), "move or link") {
 			t.Errorf("%s: %v", folder, err)
@@ -107,16 +98,11 @@ func TestGPUsHonoursVisibleDevices(t *testing.T) {
 
 // TestPipWhereThereIsNone hides pip from the Python on the PATH, as Debian's has none.
 func TestPipWhereThereIsNone(t *testing.T) {
-	real, err := exec.LookPath("python3")
-	if err != nil {
-		t.Fatal(err)
-	}
+	real := must(exec.LookPath("python3"))(t)
 	without := func(modules string) string {
 		dir := t.TempDir()
 		script := "#!/bin/sh\ncase \"$*\" in\n" + modules + ") exit 1 ;;\nesac\nexec " + real + " \"$@\"\n"
-		if err := os.WriteFile(filepath.Join(dir, "python3"), []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(dir, "python3"), []byte(script), 0o755))
 		return dir
 	}
 	path := os.Getenv("PATH")
@@ -131,7 +117,7 @@ func TestPipWhereThereIsNone(t *testing.T) {
 		}
 	}
 	t.Setenv("PATH", without(`*"import pip"*|*venv*`))
-	_, err = pipPython(t.Context(), environment)
+	_, err := pipPython(t.Context(), environment)
 	if !errors.Is(err, errNoPip) || !strings.Contains(err.Error(), "python3-venv") {
 		t.Errorf("a Python without pip and venv: %v", err)
 	}
@@ -140,13 +126,9 @@ func TestPipWhereThereIsNone(t *testing.T) {
 func TestUnpack(t *testing.T) {
 	dir := t.TempDir()
 	archive := filepath.Join(dir, "a.whl")
-	if err := os.WriteFile(archive, zipped(t, "pkg/plugin.so", "library"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(archive, zipped(t, "pkg/plugin.so", "library"), 0o644))
 	to := filepath.Join(dir, "out.so")
-	if err := unpack(archive, "pkg/plugin.so", to); err != nil {
-		t.Fatal(err)
-	}
+	check(t, unpack(archive, "pkg/plugin.so", to))
 	if text, _ := os.ReadFile(to); string(text) != "library" {
 		t.Errorf("unpacked %q", text)
 	}
@@ -160,9 +142,7 @@ func library(t *testing.T, source string) Plugin {
 	t.Helper()
 	dir := t.TempDir()
 	c, so := filepath.Join(dir, "a.c"), filepath.Join(dir, "pjrt_c_api_cpu_plugin.so")
-	if err := os.WriteFile(c, []byte(source), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(c, []byte(source), 0o644))
 	if output, err := exec.Command("gcc", "-shared", "-fPIC", "-o", so, c).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: %s", err, output)
 	}
@@ -180,14 +160,9 @@ void *GetPjrtApi(void) { return &api; }`
 
 func TestLoadRefuses(t *testing.T) {
 	whole := library(t, apiOf("0, 115"))
-	bytes, err := os.ReadFile(whole.Path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	bytes := must(os.ReadFile(whole.Path))(t)
 	cut := Plugin{Path: filepath.Join(t.TempDir(), "cpu_cut.so")}
-	if err := os.WriteFile(cut.Path, bytes[:len(bytes)/3], 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(cut.Path, bytes[:len(bytes)/3], 0o644))
 	empty := Plugin{Path: touch(t, filepath.Join(t.TempDir(), "cpu_empty.so"))}
 	for _, test := range []struct {
 		name   string
@@ -221,13 +196,9 @@ func TestSetFlags(t *testing.T) {
 	knows := filepath.Join(t.TempDir(), "knows.so")
 	// The name lies across the border of two blocks of the search.
 	text := strings.Repeat("x", 1<<20-10) + flags[0].name + strings.Repeat("y", 100) + flags[1].name
-	if err := os.WriteFile(knows, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(knows, []byte(text), 0o644))
 	knowsOne := filepath.Join(t.TempDir(), "one.so")
-	if err := os.WriteFile(knowsOne, []byte(flags[1].name), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(knowsOne, []byte(flags[1].name), 0o644))
 	knowsNone := touch(t, filepath.Join(t.TempDir(), "old.so"))
 	for _, test := range []struct {
 		path     string
@@ -245,9 +216,7 @@ func TestSetFlags(t *testing.T) {
 	} {
 		t.Setenv("XLA_FLAGS", test.before)
 		setByUs = nil
-		if err := setFlags(Plugin{Path: test.path, Platform: test.platform}); err != nil {
-			t.Fatal(err)
-		}
+		check(t, setFlags(Plugin{Path: test.path, Platform: test.platform}))
 		if got := os.Getenv("XLA_FLAGS"); got != test.after {
 			t.Errorf("%s with %q: %q, want %q", filepath.Base(test.path), test.before, got, test.after)
 		}
@@ -268,9 +237,7 @@ func TestFlagsAreTakenBack(t *testing.T) {
 		{Plugin{Path: old, Platform: CPU}, "--xla_dump_to=/tmp/x"},
 		{Plugin{Path: old, Platform: CPU, knowsFlags: true}, "--xla_dump_to=/tmp/x" + ours},
 	} {
-		if err := setFlags(step.plugin); err != nil {
-			t.Fatal(err)
-		}
+		check(t, setFlags(step.plugin))
 		if got := os.Getenv("XLA_FLAGS"); got != step.want {
 			t.Errorf("XLA_FLAGS is %q, want %q", got, step.want)
 		}
@@ -280,13 +247,8 @@ func TestFlagsAreTakenBack(t *testing.T) {
 // TestPinnedKnowTheFlags checks what setFlags takes for granted of the pinned plugins that are installed: an unknown
 // flag would end every process that opens one.
 func TestPinnedKnowTheFlags(t *testing.T) {
-	root, err := cache.Dir("")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := Ensure(t.Context(), string(CPU), root, nil); err != nil {
-		t.Fatal(err)
-	}
+	root := must(cache.Dir(""))(t)
+	must(Ensure(t.Context(), string(CPU), root, nil))(t)
 	for _, s := range slices.Concat(verified(root), unverified(root)) {
 		dir, ok := s.part.Installed()
 		if !ok || !s.knowsFlags {
@@ -302,15 +264,25 @@ func TestPinnedKnowTheFlags(t *testing.T) {
 
 // TestHeader holds that PJRT's header is that of the go-xla which is compiled in.
 func TestHeader(t *testing.T) {
-	folder, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/gomlx/go-xla").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	theirs, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(folder)), "pjrt", "pjrt_c_api.h"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	folder := must(exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/gomlx/go-xla").Output())(t)
+	theirs := must(os.ReadFile(filepath.Join(strings.TrimSpace(string(folder)), "pjrt", "pjrt_c_api.h")))(t)
 	if ours, err := os.ReadFile("pjrt_c_api.h"); err != nil || !bytes.Equal(ours, theirs) {
 		t.Errorf("pjrt_c_api.h is not go-xla's (error %v): copy it", err)
+	}
+}
+
+// must returns the value of a call, and fails the test on an error.
+func must[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		check(t, err)
+		return v
+	}
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
