@@ -7,13 +7,11 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// benchmark is one comparison: cases, and implementations that all of them are
-// measured on.
+// benchmark is one comparison: cases, and implementations that all of them are measured on.
 type benchmark struct {
 	name, about string
 
-	// untimed is set where the implementations are compared by their facts alone. No
-	// samples are taken.
+	// untimed is set where the implementations are compared by their facts alone. No samples are taken.
 	untimed bool
 
 	// flags adds the benchmark's own flags. cases and implementations follow them.
@@ -52,8 +50,7 @@ const (
 	base    role = "base"  // what others' times are divided by before they are compared: see implementation.over
 )
 
-// implementation is one way to do the cases. It has either serve or commands; under
-// mpirun both.
+// implementation is one way to do the cases. It has either serve or commands; under mpirun both.
 type implementation struct {
 	name  string
 	about string
@@ -73,8 +70,7 @@ type implementation struct {
 	args  []string
 	env   []string
 
-	// commands are the programs to start, each of which connects to the socket that
-	// [envSocket] names.
+	// commands are the programs to start, each of which connects to the socket that [envSocket] names.
 	commands commands
 
 	// processes is how many connect; 0 means 1.
@@ -84,8 +80,7 @@ type implementation struct {
 // commands makes the commands that start an implementation's processes.
 type commands func(ctx context.Context, p place) ([]*exec.Cmd, error)
 
-// subject is what is measured, inside a worker process. Its methods are called one
-// at a time.
+// subject is what is measured, inside a worker process. Its methods are called one at a time.
 type subject interface {
 	// prepare gets ready for a case and does it a few times. It returns an error
 	// if the result is wrong, and an errUnsupported if the case cannot be done.

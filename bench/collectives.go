@@ -12,11 +12,10 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// collectives measures the collective operations. Sizes, times and bandwidths are
-// those of nccl-tests (doc/PERFORMANCE.md): the bytes of an operation are those of
-// the larger of a rank's two buffers, its time is that of the slowest rank, after a
-// barrier; the algorithm bandwidth is bytes over time, and the bus bandwidth is
-// that times a factor which makes different numbers of ranks comparable.
+// collectives measures the collective operations. Sizes, times and bandwidths are those of nccl-tests
+// (doc/PERFORMANCE.md): the bytes of an operation are those of the larger of a rank's two buffers, its time is that of
+// the slowest rank, after a barrier; the algorithm bandwidth is bytes over time, and the bus bandwidth is that times a
+// factor which makes different numbers of ranks comparable.
 type collectives struct {
 	ops   []string
 	sizes []int64
@@ -58,11 +57,8 @@ func (b *collectives) cases() ([]testCase, error) {
 			}
 			if size < 1 || size%int64(4*b.ranks) != 0 {
 				return nil, fmt.Errorf(
-					"--sizes: %d bytes do not give %d ranks equal parts of float32: want a multiple of %d",
-					size,
-					b.ranks,
-					4*b.ranks,
-				)
+					"--sizes: %d bytes do not give %d ranks equal parts of float32: want a multiple of %d", size,
+					b.ranks, 4*b.ranks)
 			}
 			c := collectiveCase{Op: op, Bytes: size, Ranks: b.ranks}
 			cases = append(cases, testCase{name: op + " " + sizeText(size), params: c, describe: c.describe})
@@ -95,20 +91,10 @@ func (b *collectives) implementations() []implementation {
 	}
 	return []implementation{
 		{name: "group", about: "lib/collective/group between goroutines", role: ours, args: args, serve: b.serveGroup},
-		{
-			name:  "group-ring",
-			about: "the same ranks, running the ring's plan",
-			role:  ours,
-			args:  args,
-			serve: b.serveRing,
-		},
-		{
-			name:  "xla",
-			about: "lib/collective in a graph on XLA's CPU devices",
-			role:  ours,
-			args:  args,
-			serve: b.serveXLA,
-		},
+		{name: "group-ring", about: "the same ranks, running the ring's plan", role: ours, args: args,
+			serve: b.serveRing},
+		{name: "xla", about: "lib/collective in a graph on XLA's CPU devices", role: ours, args: args,
+			serve: b.serveXLA},
 		{name: "xla-malloc", about: "the same, with glibc told to keep freed memory", role: ours, args: args, env: keep,
 			serve: b.serveXLA},
 		{name: "mpi", about: "lib/collective/mpi between processes", role: ours, processes: b.ranks, serve: serveMPI,
@@ -121,15 +107,8 @@ func (b *collectives) implementations() []implementation {
 			commands: torchProcesses(b.ranks, "collectives.py", "gloo")},
 		{name: "openmpi", about: "Open MPI by mpi4py", role: peer, processes: b.ranks,
 			commands: func(ctx context.Context, p place) ([]*exec.Cmd, error) {
-				return mpirun(
-					ctx,
-					b.ranks,
-					"self,vader",
-					nil,
-					p.python,
-					filepath.Join(p.scripts, "collectives.py"),
-					"mpi",
-				)
+				return mpirun(ctx, b.ranks, "self,vader", nil, p.python, filepath.Join(p.scripts, "collectives.py"),
+					"mpi")
 			}},
 		{name: "jax", about: "JAX's virtual devices", role: peer, commands: jax(nil)},
 		{name: "jax-malloc", about: "the same, with glibc told to keep freed memory", role: peer, commands: jax(keep)},

@@ -36,8 +36,7 @@ func (c collectiveCase) traffic() int64 {
 	}
 }
 
-// counts is the number of elements of a rank's input and output. An operation in place
-// has no output buffer.
+// counts is the number of elements of a rank's input and output. An operation in place has no output buffer.
 func (c collectiveCase) counts() (in, out int) {
 	full := int(c.Bytes / 4)
 	part := full / c.Ranks

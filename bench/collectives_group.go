@@ -126,8 +126,7 @@ func serveRanks(n int, rank func(group.Group) (subject, error)) (subject, func()
 // together is a subject whose ranks are goroutines of this process.
 type together []subject
 
-// each has every rank do something at the same time, and returns the time of the
-// slowest.
+// each has every rank do something at the same time, and returns the time of the slowest.
 func (t together) each(do func(subject) (float64, error)) (float64, error) {
 	times, errs := make([]float64, len(t)), make([]error, len(t))
 	var working sync.WaitGroup

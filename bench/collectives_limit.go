@@ -60,8 +60,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// kernel is a loop over memory that does next to nothing else, as in McCalpin's
-// STREAM.
+// kernel is a loop over memory that does next to nothing else, as in McCalpin's STREAM.
 type kernel struct {
 	run   func(a, b *C.float, n C.size_t, times C.int)
 	moves int64 // bytes read and written for a byte of a
@@ -73,8 +72,7 @@ var (
 	addKernel    = kernel{func(a, b *C.float, n C.size_t, times C.int) { C.add(a, b, n, times) }, 3}
 )
 
-// serveMemory makes a subject of threads that run the kernel at the same time, one
-// per core.
+// serveMemory makes a subject of threads that run the kernel at the same time, one per core.
 func serveMemory(k kernel) func(context.Context) (subject, func(), error) {
 	return func(ctx context.Context) (subject, func(), error) {
 		threads := runtime.GOMAXPROCS(0)
@@ -84,9 +82,8 @@ func serveMemory(k kernel) func(context.Context) (subject, func(), error) {
 	}
 }
 
-// memory is one of the threads. All of them together move data between arrays as
-// large as all ranks' buffers; the time is scaled to the bytes that the collective
-// operation must move.
+// memory is one of the threads. All of them together move data between arrays as large as all ranks' buffers; the time
+// is scaled to the bytes that the collective operation must move.
 type memory struct {
 	kernel
 	ctx     context.Context

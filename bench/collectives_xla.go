@@ -23,8 +23,7 @@ type compiled struct {
 	slow    bool // a call takes so long that it needs no warm-up
 }
 
-// call makes one call and returns the results, which the caller owns unless they are
-// the next call's input.
+// call makes one call and returns the results, which the caller owns unless they are the next call's input.
 func (c *compiled) call() ([]*dtensor.Tensor, error) {
 	out, err := c.program.Call(c.inputs...)
 	if err == nil && c.donates {

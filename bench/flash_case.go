@@ -35,8 +35,7 @@ const (
 	// must be memory for: softmax and gradients need some more.
 	flashCopies = 6
 
-	// flashTolerance is the error allowed of fingerprints. Rounding shows in their
-	// seventh decimal.
+	// flashTolerance is the error allowed of fingerprints. Rounding shows in their seventh decimal.
 	flashTolerance = 1e-5
 )
 
@@ -86,9 +85,8 @@ func splitmix(z uint64) uint64 {
 	return z ^ z>>31
 }
 
-// fingerprint stands for a result where implementations are compared: its dot product with
-// random numbers, over the root of the number of elements. An error e of the elements is
-// an error of about e.
+// fingerprint stands for a result where implementations are compared: its dot product with random numbers, over the
+// root of the number of elements. An error e of the elements is an error of about e.
 func fingerprint(result []float32) float64 {
 	sum := 0.0
 	for i, r := range flashData(3, len(result)) {

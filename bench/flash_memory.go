@@ -19,9 +19,8 @@ import (
 	"runtime/debug"
 )
 
-// peakRise calls f and returns by how much the resident memory of this process rose:
-// its peak over its level before, in bytes. It is 0 where the system does not say
-// (Linux does), or does not allow the peak to be reset.
+// peakRise calls f and returns by how much the resident memory of this process rose: its peak over its level before, in
+// bytes. It is 0 where the system does not say (Linux does), or does not allow the peak to be reset.
 func peakRise(f func() error) (int64, error) {
 	debug.FreeOSMemory()
 	C.trim() // or f might get memory that was freed before

@@ -40,8 +40,7 @@ func TestFlashData(t *testing.T) {
 	}
 }
 
-// TestFlashFingerprint makes errors that must be seen in an array as large as that of
-// 8192 tokens.
+// TestFlashFingerprint makes errors that must be seen in an array as large as that of 8192 tokens.
 func TestFlashFingerprint(t *testing.T) {
 	result := flashData(0, 8192*flashHeads*flashWidth)
 	right := fingerprint(result)

@@ -43,39 +43,18 @@ func hostsImplementations() []implementation {
 	return []implementation{
 		{name: "xla", about: "this project in one process, one program", role: base, env: env,
 			serve: serveTrial(1, gptTrial(startOne, true))},
-		{
-			name:      "mpi-2",
-			about:     "lib/ddp over lib/collective/mpi, 2 processes, by shared memory",
-			role:      ours,
-			over:      "xla",
-			processes: ddpProcesses,
-			commands:  processes("mpi-2", "self,vader"),
-			serve:     serveProcess,
-		},
-		{
-			name:      "mpi-tcp-2",
-			about:     "the same by TCP, as between hosts",
-			role:      variant,
-			over:      "xla",
-			processes: ddpProcesses,
-			commands:  processes("mpi-tcp-2", "self,tcp"),
-			serve:     serveProcess,
-		},
-		{
-			name:  "rank",
-			about: "one process's rank of lib/ddp, which communicates with nobody",
-			role:  variant,
-			over:  "xla",
-			env:   env,
-			serve: serveTrial(1, gptTrial(startRanks, true)),
-		},
+		{name: "mpi-2", about: "lib/ddp over lib/collective/mpi, 2 processes, by shared memory", role: ours,
+			over: "xla", processes: ddpProcesses, commands: processes("mpi-2", "self,vader"), serve: serveProcess},
+		{name: "mpi-tcp-2", about: "the same by TCP, as between hosts", role: variant, over: "xla",
+			processes: ddpProcesses, commands: processes("mpi-tcp-2", "self,tcp"), serve: serveProcess},
+		{name: "rank", about: "one process's rank of lib/ddp, which communicates with nobody", role: variant,
+			over: "xla", env: env, serve: serveTrial(1, gptTrial(startRanks, true))},
 		{name: "torch", about: "eager, in one process", role: base,
 			commands: func(ctx context.Context, p place) ([]*exec.Cmd, error) {
 				all, err := torchProcesses(ddpProcesses, "hosts.py")(ctx, p) // the first has the threads of one of two
 				return all[:1], err
 			}},
 		{name: "ddp-2", about: "DistributedDataParallel by gloo, 2 processes", role: peer, over: "torch",
-			processes: ddpProcesses,
-			commands:  trainDDP()},
+			processes: ddpProcesses, commands: trainDDP()},
 	}
 }

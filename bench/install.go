@@ -16,8 +16,7 @@ import (
 	"github.com/shardbook/shardbook/lib/notebook"
 )
 
-// requirements pins the peers' packages with hashes. It is made from
-// requirements.in by
+// requirements pins the peers' packages with hashes. It is made from requirements.in by
 //
 //	uv pip compile --no-deps --universal --python-version 3.11 --generate-hashes --no-annotate --no-header \
 //		requirements.in -o requirements.txt
@@ -26,8 +25,7 @@ import (
 var requirements string
 
 const (
-	// envPython names the environment variable with the path of a Python that has
-	// the peers' packages.
+	// envPython names the environment variable with the path of a Python that has the peers' packages.
 	envPython = "SHARDBOOK_BENCH_PYTHON"
 
 	// minPython is the oldest Python that the pins are for.
@@ -88,8 +86,7 @@ func peersPart() (cache.Part, error) {
 	}, err
 }
 
-// peersPython returns the Python to run the peers with: the one named, or the one
-// installed.
+// peersPython returns the Python to run the peers with: the one named, or the one installed.
 func peersPython(named string) (string, error) {
 	if named == "" {
 		part, err := peersPart()

@@ -1,14 +1,12 @@
-// Command bench measures this project against others that do the same, side by
-// side in one run on the machine at hand.
+// Command bench measures this project against others that do the same, side by side in one run on the machine at hand.
 //
 //	go run ./bench install                      installs the peers
 //	go run ./bench collectives --peers          prints ratios
 //	go run ./bench collectives --peers --json   prints JSON lines
 //
-// Each implementation runs in processes of its own, which are warmed up once per
-// case. The implementations take turns, so that what else the machine does affects
-// all of them. The result is the ratio of times taken in the same turn; a time by
-// itself says little on a shared machine.
+// Each implementation runs in processes of its own, which are warmed up once per case. The implementations take turns,
+// so that what else the machine does affects all of them. The result is the ratio of times taken in the same turn; a
+// time by itself says little on a shared machine.
 package main
 
 import (
@@ -59,8 +57,7 @@ func newCommand() *cobra.Command {
 	return root
 }
 
-// benchmarkCommand is the command that runs one benchmark, or in a worker process
-// one of its implementations.
+// benchmarkCommand is the command that runs one benchmark, or in a worker process one of its implementations.
 func benchmarkCommand(b *benchmark) *cobra.Command {
 	var s settings
 	var worker string

@@ -281,15 +281,8 @@ func TestEndsEarly(t *testing.T) {
 				t.Fatal(err)
 			}
 			var lines, said strings.Builder
-			cmd := exec.CommandContext(
-				t.Context(),
-				program,
-				"fake",
-				"--impls=half,parent,"+name,
-				"--rounds=9",
-				"--json",
-				"--save="+out,
-			)
+			cmd := exec.CommandContext(t.Context(), program, "fake", "--impls=half,parent,"+name, "--rounds=9",
+				"--json", "--save="+out)
 			cmd.Env = append(os.Environ(), envMain+"=1", envPIDs+"="+pids)
 			cmd.Stdout, cmd.Stderr = &lines, &said
 			if err := cmd.Run(); cmd.ProcessState == nil || cmd.ProcessState.ExitCode() != 1 {
@@ -304,13 +297,8 @@ func TestEndsEarly(t *testing.T) {
 			if saved, _ := os.ReadDir(out); len(saved) > 0 {
 				t.Errorf("it saved %v", saved)
 			}
-			all, two := strings.Count(
-				lines.String(),
-				`"samples_ms":[`,
-			), strings.Count(
-				lines.String(),
-				`"samples_ms":[10,10]`,
-			)
+			all, two := strings.Count(lines.String(), `"samples_ms":[`), strings.Count(lines.String(),
+				`"samples_ms":[10,10]`)
 			if all != 3 || two != 2 {
 				t.Errorf("%d records, %d with two samples of 10 ms, want 3 and 2, in\n%s", all, two, lines.String())
 			}

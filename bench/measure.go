@@ -47,8 +47,7 @@ const (
 	// maxCalls bounds the calls of one sample.
 	maxCalls = 2000
 
-	// slowCall is the duration from which on a call needs no warm-up call before it, and
-	// is a sample by itself.
+	// slowCall is the duration from which on a call needs no warm-up call before it, and is a sample by itself.
 	slowCall = 500 * time.Millisecond
 )
 
@@ -128,9 +127,8 @@ type result struct {
 	footprint
 }
 
-// measure takes samples of a case from all workers in turns. Each round begins
-// with another worker. Workers that cannot do the case are left out. If a round fails,
-// the results are those of the rounds before it.
+// measure takes samples of a case from all workers in turns. Each round begins with another worker. Workers that cannot
+// do the case are left out. If a round fails, the results are those of the rounds before it.
 func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onRound func()) ([]result, error) {
 	params, err := json.Marshal(c.params)
 	if err != nil {

@@ -82,14 +82,8 @@ func mpiSelf(ranks int, btl string, env []string, args ...string) commands {
 			return nil, errUnsupported("no mpicc on the PATH. " + needMPI)
 		}
 		program := filepath.Join(p.dir, "bench-mpi")
-		build := exec.CommandContext(
-			ctx,
-			"go",
-			"build",
-			"-tags=mpi",
-			"-o="+program,
-			"github.com/shardbook/shardbook/bench",
-		)
+		build := exec.CommandContext(ctx, "go", "build", "-tags=mpi", "-o="+program,
+			"github.com/shardbook/shardbook/bench")
 		if said, err := build.CombinedOutput(); err != nil {
 			return nil, fmt.Errorf("go build -tags=mpi: %w: %s", err, said)
 		}
@@ -104,8 +98,7 @@ func mpirun(ctx context.Context, ranks int, btl string, env []string, program ..
 		return nil, errUnsupported("no mpirun on the PATH. " + needMPI)
 	}
 	cmd := exec.CommandContext(ctx, path, slices.Concat([]string{"--allow-run-as-root", "--oversubscribe", "--bind-to",
-		"none",
-		"--mca", "btl", btl, "--mca", "mpi_yield_when_idle", "1", "-n", strconv.Itoa(ranks)}, program)...)
+		"none", "--mca", "btl", btl, "--mca", "mpi_yield_when_idle", "1", "-n", strconv.Itoa(ranks)}, program)...)
 	cmd.Env = append(os.Environ(), env...)
 	return []*exec.Cmd{cmd}, nil
 }

@@ -65,12 +65,8 @@ func (s *pipelineSize) flags(flags *pflag.FlagSet) {
 	flags.IntVar(&s.Width, "d", 1024, "hidden size")
 	flags.IntVar(&s.Rows, "batch", 512, "examples of a batch")
 	flags.IntVar(&s.Microbatches, "microbatches", 8, "micro-batches of a step")
-	flags.Float64Var(
-		&s.ForwardMS,
-		"ms",
-		5,
-		"milliseconds that a layer sleeps forward; backward it sleeps twice as long",
-	)
+	flags.Float64Var(&s.ForwardMS, "ms", 5,
+		"milliseconds that a layer sleeps forward; backward it sleeps twice as long")
 }
 
 func (s *pipelineSize) cases() (cases []testCase, err error) {
@@ -103,61 +99,35 @@ func pipelineImplementations() []implementation {
 	return []implementation{
 		{name: "simulated", about: "the time of the schedule if messages took none", role: base, class: ranksSleep,
 			serve: serveSimulated},
-		{
-			name:  name("player"),
-			about: "ranks of one process, which sleep",
-			role:  ours,
-			class: ranksSleep,
-			over:  "simulated",
-			serve: serveTrial(pipelineRanks, sleepers),
-		},
-		{
-			name:      name("torch-player"),
-			about:     "torch.distributed.pipelining by gloo, in processes which sleep",
-			role:      peer,
-			class:     ranksSleep,
-			over:      "simulated",
-			processes: pipelineRanks,
-			commands:  torchProcesses(pipelineRanks, "pipeline.py", ranksSleep),
-		},
+		{name: name("player"), about: "ranks of one process, which sleep", role: ours, class: ranksSleep,
+			over: "simulated", serve: serveTrial(pipelineRanks, sleepers)},
+		{name: name("torch-player"), about: "torch.distributed.pipelining by gloo, in processes which sleep",
+			role: peer, class: ranksSleep, over: "simulated", processes: pipelineRanks,
+			commands: torchProcesses(pipelineRanks, "pipeline.py", ranksSleep)},
 		{name: "xla", about: "this project on one XLA CPU device, a step in one program", role: base, class: ranksTrain,
 			serve: serveTrial(1, oneDevice)},
 		{name: name("ranks"), about: "ranks of one process, a device each", role: ours, class: ranksTrain, over: "xla",
 			serve: serveTrial(pipelineRanks, layers)},
 		{name: "torch", about: "eager, a thread a core", role: base, class: ranksTrain, commands: torchProcesses(1,
 			"pipeline.py", ranksTrain)},
-		{
-			name:      name("torch"),
-			about:     "torch.distributed.pipelining by gloo, in processes that share the cores",
-			role:      peer,
-			class:     ranksTrain,
-			over:      "torch",
-			processes: pipelineRanks,
-			commands:  torchProcesses(pipelineRanks, "pipeline.py", ranksTrain),
-		},
+		{name: name("torch"), about: "torch.distributed.pipelining by gloo, in processes that share the cores",
+			role: peer, class: ranksTrain, over: "torch", processes: pipelineRanks,
+			commands: torchProcesses(pipelineRanks, "pipeline.py", ranksTrain)},
 	}
 }
 
 func (s *pipelineSize) check() error {
 	switch most := stackMost; {
 	case s.Layers < 1 || s.Layers > most || s.Layers%(2*pipelineRanks) != 0:
-		return fmt.Errorf(
-			"--layers=%d: want a multiple of %d, two stages a rank, at most %d",
-			s.Layers,
-			2*pipelineRanks,
-			most,
-		)
+		return fmt.Errorf("--layers=%d: want a multiple of %d, two stages a rank, at most %d", s.Layers,
+			2*pipelineRanks, most)
 	case s.Width < 1 || s.Width > most:
 		return fmt.Errorf("--d=%d: want 1 to %d", s.Width, most)
 	case s.Microbatches < 1 || s.Microbatches > most || s.Microbatches%pipelineRanks != 0:
 		return fmt.Errorf("--microbatches=%d: want a multiple of %d, at most %d", s.Microbatches, pipelineRanks, most)
 	case s.Rows < 1 || s.Rows > most || s.Rows%s.Microbatches != 0:
-		return fmt.Errorf(
-			"--batch=%d: want a multiple of the %d micro-batches, at most %d",
-			s.Rows,
-			s.Microbatches,
-			most,
-		)
+		return fmt.Errorf("--batch=%d: want a multiple of the %d micro-batches, at most %d", s.Rows, s.Microbatches,
+			most)
 	case !(s.ForwardMS > 0 && s.ForwardMS <= 1000):
 		return fmt.Errorf("--ms=%g: want more than 0, at most 1000", s.ForwardMS)
 	}

@@ -11,11 +11,10 @@ import (
 	"slices"
 )
 
-// A worker process connects to the Unix socket that this environment variable names
-// and then answers requests, each a line of JSON, until the connection ends. Where
-// an implementation has several processes each of them connects and gets every
-// request. Between requests a worker blocks in a read: it must not take a core from
-// the one that is measured. peers/worker.py is the same in Python.
+// A worker process connects to the Unix socket that this environment variable names and then answers requests, each a
+// line of JSON, until the connection ends. Where an implementation has several processes each of them connects and gets
+// every request. Between requests a worker blocks in a read: it must not take a core from the one that is measured.
+// peers/worker.py is the same in Python.
 const envSocket = "SHARDBOOK_BENCH_SOCKET"
 
 type request struct {

@@ -25,17 +25,15 @@ type record struct {
 	// Samples are the times in milliseconds, one a round.
 	Samples sampleTimes `json:"samples_ms,omitempty"`
 
-	// Of an implementation with a base, named by Over: the median of its time over
-	// the base's in the same round, and its least time over the base's least. The
-	// ratios below are then of costs, not of times.
+	// Of an implementation with a base, named by Over: the median of its time over the base's in the same round, and
+	// its least time over the base's least. The ratios below are then of costs, not of times.
 	Over    string  `json:"over,omitempty"`
 	Cost    float64 `json:"cost,omitempty"`
 	MinCost float64 `json:"min_cost,omitempty"`
 
-	// Of ours, if peers were measured: the best peer's time over ours in the same
-	// round, its median and its least; and the best peer's least time over our least.
-	// Best is the peer with the least median. Of a peer or variant, if any of ours was
-	// measured: its time over that of the best of ours, likewise.
+	// Of ours, if peers were measured: the best peer's time over ours in the same round, its median and its least; and
+	// the best peer's least time over our least. Best is the peer with the least median. Of a peer or variant, if any
+	// of ours was measured: its time over that of the best of ours, likewise.
 	Ratio    float64 `json:"ratio,omitempty"`
 	RatioMin float64 `json:"ratio_min,omitempty"`
 	MinRatio float64 `json:"min_ratio,omitempty"`
@@ -46,9 +44,8 @@ type record struct {
 
 	details
 
-	// Of benchmarks that measure memory. The ratios are theirs over ours, of the
-	// temporary memory and of all that is planned, against the compiled implementation
-	// of the other side that needs least.
+	// Of benchmarks that measure memory. The ratios are theirs over ours, of the temporary memory and of all that is
+	// planned, against the compiled implementation of the other side that needs least.
 	footprint
 	TempRatio   float64 `json:"temp_ratio,omitempty"`
 	MemoryRatio float64 `json:"memory_ratio,omitempty"`

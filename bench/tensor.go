@@ -59,12 +59,8 @@ func tensorImplementations() (all []implementation) {
 			serve(gpt.Parallel{Tensor: tensor.Group{Axis: axis, Sequence: true}}))
 		add("ring", "context-parallel, zigzag, ring attention", variant,
 			serve(gpt.Parallel{Sequence: sequence.Group{Ring: axis, Placement: sequence.Zigzag}}))
-		add(
-			"jax",
-			"jit over a mesh, matrices and heads sharded",
-			peer,
-			implementation{commands: trainJAX(n, "--tensor")},
-		)
+		add("jax", "jit over a mesh, matrices and heads sharded", peer,
+			implementation{commands: trainJAX(n, "--tensor")})
 	}
 	return all
 }

@@ -11,10 +11,9 @@ import (
 	"github.com/shardbook/shardbook/lib/gpt"
 )
 
-// training measures a training step of the reference model on one device: forward,
-// loss, backward and AdamW, with a batch that is there already (ours is passed it each
-// time, some kilobytes). All implementations begin with the same weights and text, and
-// must have the same losses. Other benchmarks are of the same cases.
+// training measures a training step of the reference model on one device: forward, loss, backward and AdamW, with a
+// batch that is there already (ours is passed it each time, some kilobytes). All implementations begin with the same
+// weights and text, and must have the same losses. Other benchmarks are of the same cases.
 type training struct {
 	override trainSize // where not zero
 
@@ -72,13 +71,8 @@ func (b *training) cases() ([]testCase, error) {
 func trainImplementations() []implementation {
 	return []implementation{
 		{name: "xla", about: "this project on XLA's CPU device", role: ours, serve: serveGPT(1, startOne)},
-		{
-			name:  "xla-malloc",
-			about: "the same, with glibc told to keep freed memory",
-			role:  ours,
-			env:   []string{keepMemory},
-			serve: serveGPT(1, startOne),
-		},
+		{name: "xla-malloc", about: "the same, with glibc told to keep freed memory", role: ours,
+			env: []string{keepMemory}, serve: serveGPT(1, startOne)},
 		{name: "jax", about: "jit, with the state donated", role: peer, commands: python(nil, "train.py", "jax")},
 		{name: "jax-malloc", about: "the same, with glibc told to keep freed memory", role: peer,
 			commands: python([]string{keepMemory}, "train.py", "jax")},
@@ -104,8 +98,7 @@ func trainDDP(args ...string) commands {
 	return torchProcesses(ddpProcesses, "train.py", append([]string{"torch"}, args...)...)
 }
 
-// trainSize is the size of a model and of its batch. The fields are those of
-// [gpt.Config], and the number of sequences.
+// trainSize is the size of a model and of its batch. The fields are those of [gpt.Config], and the number of sequences.
 type trainSize struct {
 	Layers int `json:"layers"`
 	Width  int `json:"d"`
@@ -121,9 +114,8 @@ var trainSizes = []trainSize{
 	{Layers: 4, Width: 256, Heads: 8, Seq: 256, Batch: 16},
 }
 
-// trainLosses are the losses of the first steps. Those of the reference model are
-// lib/gpt's; those of the small one are what PyTorch 2.15 and JAX 0.10.2 agree on.
-// At other sizes the implementations must agree with each other.
+// trainLosses are the losses of the first steps. Those of the reference model are lib/gpt's; those of the small one are
+// what PyTorch 2.15 and JAX 0.10.2 agree on. At other sizes the implementations must agree with each other.
 var trainLosses = map[trainSize][]float64{
 	trainSizes[0]: {5.54506, 5.24437, 5.04355, 4.92261},
 	trainSizes[1]: {5.58069, 4.70050, 4.37114, 4.22252},
@@ -133,8 +125,7 @@ const (
 	// trainFirst is the number of steps whose losses are checked.
 	trainFirst = 4
 
-	// trainTolerance is the error allowed of losses, in nats. Rounding shows in their
-	// sixth digit.
+	// trainTolerance is the error allowed of losses, in nats. Rounding shows in their sixth digit.
 	trainTolerance = 1e-4
 
 	// trainRate is AdamW's learning rate.

@@ -256,8 +256,7 @@ func (t *trainSubject) sample(calls int) (float64, error) {
 	return milliseconds(begin, calls), nil
 }
 
-// finish checks that the measured steps have trained: all of them had the same batch,
-// so its loss must have fallen.
+// finish checks that the measured steps have trained: all of them had the same batch, so its loss must have fallen.
 func (t *trainSubject) finish() error {
 	if t.task.sleeps {
 		return t.run.Close()

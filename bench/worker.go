@@ -64,8 +64,7 @@ func stopWorkers(workers []*worker) {
 	stopping.Wait()
 }
 
-// startWorker starts an implementation's processes and waits until all of them
-// have connected.
+// startWorker starts an implementation's processes and waits until all of them have connected.
 func startWorker(ctx context.Context, im implementation, b *benchmark, p place) (*worker, error) {
 	w := &worker{implementation: im}
 	if err := w.start(ctx, b, p); err != nil {
@@ -154,13 +153,8 @@ func (w *worker) accept(listener *net.UnixListener) error {
 	for range max(1, w.processes) {
 		conn, err := listener.Accept()
 		if err != nil {
-			return fmt.Errorf(
-				"%d of %d processes connected: %w: %s",
-				len(w.ranks),
-				max(1, w.processes),
-				err,
-				w.lastWords(),
-			)
+			return fmt.Errorf("%d of %d processes connected: %w: %s", len(w.ranks), max(1, w.processes), err,
+				w.lastWords())
 		}
 		c := &connection{conn, json.NewDecoder(conn)}
 		w.ranks = append(w.ranks, c)
@@ -181,8 +175,7 @@ func (c *connection) hear() (a answer, err error) {
 	return a, nil
 }
 
-// ask sends a request to every rank. It returns the answer of the first, with the
-// time of the slowest.
+// ask sends a request to every rank. It returns the answer of the first, with the time of the slowest.
 func (w *worker) ask(ctx context.Context, r request) (all answer, err error) {
 	// No answer is waited for when the run is cut off.
 	defer context.AfterFunc(ctx, w.hangUp)()

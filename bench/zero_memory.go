@@ -18,10 +18,9 @@ import (
 	"github.com/shardbook/shardbook/lib/zero"
 )
 
-// zeroMemory measures what a device needs besides its shard of the state in ZeRO's stage 3:
-// the temporary memory of a compiled step of a stack of equal blocks. Each block should add
-// a device's shard of the block's gradients, and nothing else: only a few blocks at a time
-// have full weights and full gradients.
+// zeroMemory measures what a device needs besides its shard of the state in ZeRO's stage 3: the temporary memory of a
+// compiled step of a stack of equal blocks. Each block should add a device's shard of the block's gradients, and
+// nothing else: only a few blocks at a time have full weights and full gradients.
 type zeroMemory struct {
 	depths []int
 	width  int
@@ -76,12 +75,8 @@ func stackImplementations() []implementation {
 	return []implementation{
 		{name: "zero3", about: "stage 3, one program", role: ours, serve: serveTrial(stackDevices, stackTrial)},
 		{name: "jax-fsdp", about: "the same state sharded, block after block", role: peer, commands: jax()},
-		{
-			name:     "jax-fsdp-scan",
-			about:    "the same, in jax.lax.scan over jax.checkpoint",
-			role:     peer,
-			commands: jax("--scan"),
-		},
+		{name: "jax-fsdp-scan", about: "the same, in jax.lax.scan over jax.checkpoint", role: peer,
+			commands: jax("--scan")},
 	}
 }
 

@@ -89,8 +89,7 @@ func checkPrivate(t *testing.T, s *store, image string) {
 	}
 	// Files that a running server or a user writes, which all containers would then share.
 	for _, name := range []string{".local/share/jupyter/runtime", ".local/share/jupyter/notebook_secret", ".jupyter",
-		".netrc", ".ssh", ".config/go/env", ".config/pip",
-		".cache/pip", "shardbook/.git", "shardbook/docker"} {
+		".netrc", ".ssh", ".config/go/env", ".config/pip", ".cache/pip", "shardbook/.git", "shardbook/docker"} {
 		if exists(filepath.Join(files, home, name)) {
 			t.Errorf("%s/%s is in the image", home, name)
 		}

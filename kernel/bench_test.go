@@ -27,9 +27,8 @@ exec := notebook.Must(graph.NewExec(backend, func(x *graph.Node) *graph.Node { r
 fmt.Println(notebook.Must(exec.Call(float32(3)))[0].Value())`
 )
 
-// BenchmarkCell runs, in one kernel and in turn, cells that print a line and cells
-// that compute on XLA, and reports how many times longer the latter take, as the
-// median and as the least against the least. Both kinds run once before.
+// BenchmarkCell runs, in one kernel and in turn, cells that print a line and cells that compute on XLA, and reports how
+// many times longer the latter take, as the median and as the least against the least. Both kinds run once before.
 func BenchmarkCell(b *testing.B) {
 	k := kerneltest.Ready(b)
 	cells := []string{hello, compute}

@@ -155,11 +155,10 @@ func TestLab(t *testing.T) {
 	// The tab may request only from the server.
 	asked := requests(t, ctx)
 	file := chromedp.CSS(`.jp-DirListing-item[title^="Name: 00-devices.ipynb"]`)
-	err := chromedp.Do(ctx, chromedp.Navigate(address),
-		chromedp.WaitVisible(file), chromedp.DoubleClick(file),
+	err := chromedp.Do(ctx, chromedp.Navigate(address), chromedp.WaitVisible(file), chromedp.DoubleClick(file),
 		chromedp.WaitVisible(chromedp.CSS(`.jp-NotebookPanel .jp-CodeCell`)),
-		until(`document.body.textContent.includes('Go (shardbook) | Idle')`),
-		choose(".lm-MenuBar-itemLabel", "Run"), choose(".lm-Menu-itemLabel", "Run All Cells"))
+		until(`document.body.textContent.includes('Go (shardbook) | Idle')`), choose(".lm-MenuBar-itemLabel", "Run"),
+		choose(".lm-Menu-itemLabel", "Run All Cells"))
 	if err != nil {
 		t.Fatalf("starting the notebook: %v%s", err, screenshot(t, ctx))
 	}

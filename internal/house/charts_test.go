@@ -2,7 +2,6 @@ package house
 
 import (
 	"encoding/base64"
-	"encoding/json"
 	"flag"
 	"html"
 	"os"
@@ -102,18 +101,8 @@ var image = regexp.MustCompile(`<img alt="([^"]*)"[^>]* src="data:image/(svg|png
 // chartOf returns the notebook's chart of charts, and the extension of its format.
 func chartOf(t *testing.T, notebook string) (data []byte, ending string) {
 	t.Helper()
-	var file struct {
-		Cells []struct {
-			Outputs []struct {
-				Data map[string]json.RawMessage
-			}
-		}
-	}
-	if err := json.Unmarshal([]byte(read(t, "notebooks/"+notebook+".ipynb")), &file); err != nil {
-		t.Fatalf("%s: %v", notebook, err)
-	}
 	var titles []string
-	for _, cell := range file.Cells {
+	for _, cell := range cells(t, "notebooks/"+notebook+".ipynb") {
 		for _, output := range cell.Outputs {
 			for _, found := range image.FindAllStringSubmatch(lines(output.Data["text/html"]), -1) {
 				title := html.UnescapeString(found[1])
@@ -131,15 +120,4 @@ func chartOf(t *testing.T, notebook string) (data []byte, ending string) {
 	}
 	t.Fatalf("%s has no chart %q for the README: choose one of %q in charts", notebook, charts[notebook], titles)
 	return nil, ""
-}
-
-// lines is a text that a notebook has as one string or as a list.
-func lines(data json.RawMessage) string {
-	var text string
-	var several []string
-	if json.Unmarshal(data, &several) == nil {
-		return strings.Join(several, "")
-	}
-	json.Unmarshal(data, &text)
-	return text
 }

@@ -2,9 +2,6 @@ package house
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
@@ -69,10 +66,6 @@ func quotes(text string) []string {
 // that the code inserts match anything.
 func sentences(t *testing.T, file, function string) []*regexp.Regexp {
 	t.Helper()
-	parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
 	var all []*regexp.Regexp
 	add := func(e ast.Expr) {
 		if pattern, ok := pattern(e); ok {
@@ -80,7 +73,7 @@ func sentences(t *testing.T, file, function string) []*regexp.Regexp {
 		}
 	}
 	inside := function == ""
-	ast.Inspect(parsed, func(n ast.Node) bool {
+	ast.Inspect(parsed(t, file), func(n ast.Node) bool {
 		switch n := n.(type) {
 		case *ast.FuncDecl:
 			if n.Name.Name == function {

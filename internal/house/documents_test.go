@@ -14,34 +14,51 @@ func documents(t *testing.T) []document {
 	t.Helper()
 	var all []document
 	for _, name := range tracked(t, "*.md", "*.ipynb") {
-		text := read(t, name)
-		if filepath.Ext(name) == ".ipynb" {
-			text = prose(t, name, text)
-		}
-		all = append(all, document{name, text})
+		all = append(all, documentOf(t, name))
 	}
 	return all
 }
 
-// prose is the text of a notebook's Markdown cells.
-func prose(t *testing.T, name, file string) string {
+func documentOf(t *testing.T, name string) document {
 	t.Helper()
-	var notebook struct {
-		Cells []struct {
-			Type   string `json:"cell_type"`
-			Source json.RawMessage
+	if filepath.Ext(name) != ".ipynb" {
+		return document{name, read(t, name)}
+	}
+	var prose []string
+	for _, cell := range cells(t, name) {
+		if cell.Type == "markdown" {
+			prose = append(prose, lines(cell.Source))
 		}
 	}
-	if err := json.Unmarshal([]byte(file), &notebook); err != nil {
+	return document{name, strings.Join(prose, "\n\n")}
+}
+
+// cell is a cell of a notebook's file.
+type cell struct {
+	Type    string `json:"cell_type"`
+	Source  json.RawMessage
+	Outputs []struct{ Data map[string]json.RawMessage }
+}
+
+// cells are the cells of a notebook.
+func cells(t *testing.T, name string) []cell {
+	t.Helper()
+	var notebook struct{ Cells []cell }
+	if err := json.Unmarshal([]byte(read(t, name)), &notebook); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
-	var all []string
-	for _, cell := range notebook.Cells {
-		if cell.Type == "markdown" {
-			all = append(all, lines(cell.Source))
-		}
+	return notebook.Cells
+}
+
+// lines is a text that a notebook has as one string or as a list.
+func lines(data json.RawMessage) string {
+	var text string
+	var several []string
+	if json.Unmarshal(data, &several) == nil {
+		return strings.Join(several, "")
 	}
-	return strings.Join(all, "\n\n")
+	json.Unmarshal(data, &text)
+	return text
 }
 
 // block is a block of code in a document.

@@ -2,7 +2,11 @@
 package house
 
 import (
-	"bytes"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"iter"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -39,6 +43,30 @@ func read(t *testing.T, name string) string {
 	return string(text)
 }
 
+// parsed is a Go file with its comments.
+func parsed(t *testing.T, name string) *ast.File {
+	t.Helper()
+	const mode = parser.ParseComments | parser.SkipObjectResolution
+	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, mode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+// linesOf yields the place and the text of each line of the files.
+func linesOf(t *testing.T, files []string) iter.Seq2[string, string] {
+	return func(yield func(at, line string) bool) {
+		for _, name := range files {
+			for i, line := range strings.Split(read(t, name), "\n") {
+				if !yield(fmt.Sprintf("%s:%d", name, i+1), line) {
+					return
+				}
+			}
+		}
+	}
+}
+
 func TestFormatted(t *testing.T) {
 	if files := output(t, "gofmt", "-l", "."); files != "" {
 		t.Errorf("gofmt would change:\n%s", files)
@@ -47,28 +75,21 @@ func TestFormatted(t *testing.T) {
 
 // TestVet vets the code as it is built without tags, and as it is built for MPI.
 func TestVet(t *testing.T) {
-	systest.FullOnly(t, "go vet")
+	systest.FullOnly(t, "go vet and staticcheck")
 	output(t, "go", "vet", "./...")
-	systest.OpenMPI(t)
-	output(t, "go", "vet", "-tags", "mpi", "./...")
-}
-
-func TestStaticcheck(t *testing.T) {
-	systest.FullOnly(t, "staticcheck")
 	output(t, "go", "tool", "staticcheck", "./...")
 	systest.OpenMPI(t)
+	output(t, "go", "vet", "-tags", "mpi", "./...")
 	output(t, "go", "tool", "staticcheck", "-tags", "mpi", "./...")
 }
 
 // TestSkips checks that tests are skipped only through systest, which records the reason.
 func TestSkips(t *testing.T) {
 	bare := regexp.MustCompile(`\b[tb]\.Skip(f|Now)?\(|testing\.Short\(`)
-	for _, name := range tracked(t, ":(glob)**/*.go", ":(exclude)internal/systest",
-		":(exclude)internal/house/house_test.go") {
-		for i, line := range strings.Split(read(t, name), "\n") {
-			if bare.MatchString(line) {
-				t.Errorf("%s:%d: %s: use systest.Skip or systest.FullOnly", name, i+1, strings.TrimSpace(line))
-			}
+	for at, line := range linesOf(t, tracked(t, ":(glob)**/*.go", ":(exclude)internal/systest",
+		":(exclude)internal/house/house_test.go")) {
+		if bare.MatchString(line) {
+			t.Errorf("%s: %s: use systest.Skip or systest.FullOnly", at, strings.TrimSpace(line))
 		}
 	}
 }
@@ -163,14 +184,10 @@ func tracked(t *testing.T, patterns ...string) []string {
 // TestNoForeignPaths checks that no file has a home folder of somebody's machine.
 func TestNoForeignPaths(t *testing.T) {
 	foreign := regexp.MustCompile(`(/home/|/root/|/Users/)[a-z]`)
-	for _, file := range tracked(t) {
-		if strings.HasPrefix(file, "docker/") || strings.HasPrefix(file, "binder/") {
-			continue // the home folder of a container
-		}
-		for i, line := range bytes.Split([]byte(read(t, file)), []byte("\n")) {
-			if foreign.Match(line) {
-				t.Errorf("%s:%d: %.160s", file, i+1, foreign.Find(line))
-			}
+	files := tracked(t, ":(exclude)docker", ":(exclude)binder") // which have the home folder of a container
+	for at, line := range linesOf(t, files) {
+		if foreign.MatchString(line) {
+			t.Errorf("%s: %.160s", at, foreign.FindString(line))
 		}
 	}
 }

@@ -2,8 +2,6 @@ package house
 
 import (
 	"fmt"
-	"go/parser"
-	"go/token"
 	"os"
 	"path"
 	"path/filepath"
@@ -73,11 +71,7 @@ func (d document) leads(t *testing.T, target string) error {
 	if anchor == "" {
 		return nil
 	}
-	text := read(t, name)
-	if path.Ext(name) == ".ipynb" {
-		text = prose(t, name, text)
-	}
-	if !anchors(document{name, text})[anchor] {
+	if !anchors(documentOf(t, name))[anchor] {
 		return fmt.Errorf("%s has no such heading", name)
 	}
 	return nil
@@ -130,13 +124,7 @@ func TestComments(t *testing.T) {
 	}
 	headings := 0
 	for _, file := range tracked(t, "*.go") {
-		parsed, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, file), nil,
-			parser.ParseComments|parser.SkipObjectResolution)
-		if err != nil {
-			t.Errorf("%v", err)
-			continue
-		}
-		for _, group := range parsed.Comments {
+		for _, group := range parsed(t, file).Comments {
 			text := strings.Join(strings.Fields(group.Text()), " ")
 			for _, found := range inUpstream.FindAllStringSubmatch(text, -1) {
 				headings++

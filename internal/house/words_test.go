@@ -1,7 +1,6 @@
 package house
 
 import (
-	"encoding/json"
 	"fmt"
 	"go/scanner"
 	"go/token"
@@ -62,12 +61,10 @@ func TestWords(t *testing.T) {
 // count: strings, commands in comments, outputs of examples.
 func TestLongLines(t *testing.T) {
 	quoted := regexp.MustCompile("\"(\\\\.|[^\"\\\\])*\"|`[^`]*`|^//\t.*|^\\s*// Output: .*")
-	for _, name := range tracked(t, "*.go") {
-		for i, line := range strings.Split(read(t, name), "\n") {
-			line = quoted.ReplaceAllString(line, "")
-			if n := len([]rune(strings.ReplaceAll(line, "\t", "    "))); n > 120 {
-				t.Errorf("%s:%d has %d columns", name, i+1, n)
-			}
+	for at, line := range linesOf(t, tracked(t, "*.go")) {
+		line = quoted.ReplaceAllString(line, "")
+		if n := len([]rune(strings.ReplaceAll(line, "\t", "    "))); n > 120 {
+			t.Errorf("%s has %d columns", at, n)
 		}
 	}
 }
@@ -77,21 +74,14 @@ func written(t *testing.T) []document {
 	t.Helper()
 	var all []document
 	for _, name := range tracked(t, "*.go", "*.md", "*.ipynb") {
-		text := read(t, name)
 		switch {
 		case name == "CHANGELOG.md" || strings.HasPrefix(name, "internal/house/words_test"):
 		case filepath.Ext(name) == ".md":
-			all = append(all, document{name, text})
+			all = append(all, documentOf(t, name))
 		case filepath.Ext(name) == ".go":
-			all = append(all, goText(name, text)...)
+			all = append(all, goText(name, read(t, name))...)
 		default:
-			var notebook struct {
-				Cells []struct{ Source json.RawMessage }
-			}
-			if err := json.Unmarshal([]byte(text), &notebook); err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			for i, cell := range notebook.Cells {
+			for i, cell := range cells(t, name) {
 				all = append(all, document{fmt.Sprintf("%s, cell %d", name, i+1), lines(cell.Source)})
 			}
 		}

@@ -2,8 +2,6 @@ package house
 
 import (
 	"go/ast"
-	"go/parser"
-	"go/token"
 	"os"
 	"path"
 	"path/filepath"
@@ -107,11 +105,7 @@ func TestContainer(t *testing.T) {
 func TestRace(t *testing.T) {
 	watched := strings.Fields(output(t, ".ci/race", "-list"))
 	for _, name := range tracked(t, ":(glob)**/*.go", ":(exclude,glob)**/*_test.go") {
-		file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if concurrent(file) && !slices.Contains(watched, "./"+path.Dir(name)) {
+		if concurrent(parsed(t, name)) && !slices.Contains(watched, "./"+path.Dir(name)) {
 			t.Errorf("%s has goroutines, and .ci/race leaves its package out", name)
 		}
 	}

@@ -43,12 +43,8 @@ func Find(ctx context.Context, least string) (path, version string, err error) {
 		case runErr != nil || len(said) != 4:
 			err = fmt.Errorf("%s does not run as Python 3 (%v): install Python %s or newer", found, runErr, least)
 		case said[2] != "True":
-			err = fmt.Errorf(
-				"%s is Python %s, need %s or newer: install one and put it on the PATH",
-				found,
-				said[1],
-				least,
-			)
+			err = fmt.Errorf("%s is Python %s, need %s or newer: install one and put it on the PATH", found, said[1],
+				least)
 		case said[3] != "venv":
 			err = fmt.Errorf("%s (Python %s) has no venv module: install it (Debian, Ubuntu: apt-get "+
 				"install python3-venv)", found, said[1])

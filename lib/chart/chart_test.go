@@ -1,8 +1,10 @@
 package chart
 
 import (
+	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"strings"
 	"testing"
 )
@@ -16,90 +18,103 @@ func TestErrors(t *testing.T) {
 	line := func(s ...Series) *Chart { return Line("loss", "step", "nats", s...) }
 	bar := func(s ...Series) *Chart { return Bar("time", []string{"dp", "tp"}, s...) }
 	ones := func(n int) []float64 { return make([]float64, n) }
+	ranged := Line("l", "x", "y", Series{X: []float64{1, 2}, Y: []float64{1, 2}})
+	at := Point{"a", 1, 1}
 	for _, test := range []struct {
-		name  string
 		chart *Chart
 		want  string
 	}{
-		{"nil chart", nil, "no chart"},
-		{"zero chart", &Chart{}, "no chart"},
-		{"no series", line(), `chart "loss": no series`},
-		{"no points", line(Series{Name: "a"}), `"a" has no points`},
-		{"X and Y differ", line(Series{Name: "a", X: []float64{1, 2}, Y: []float64{1}}), "2 X and 1 Y"},
-		{"empty X", line(Series{Name: "a", X: []float64{}, Y: []float64{1}}), "0 X and 1 Y"},
-		{"NaN", line(Series{Name: "a", Y: []float64{1, nan}}), `"a": Y[1] is NaN`},
-		{"infinite", line(Series{Name: "a", X: []float64{-inf}, Y: []float64{1}}), `"a": X[0] is -Inf`},
-		{"huge", line(Series{Y: []float64{1e301}}), "too large"},
-		{"tiny", line(Series{Y: []float64{1e-310}}), "too small"},
-		{"equal names", line(Series{Name: "a", Y: ones(1)}, Series{Name: "a", Y: ones(1)}), `two series are named "a"`},
-		{"nameless", line(Series{Name: "a", Y: ones(1)}, Series{Y: ones(1)}), "series 1 has no name"},
-		{"too many points", line(Series{Y: ones(maxPoints + 1)}), "50001 points"},
-		{"too many marks", Scatter("s", "x", "y", Series{Y: ones(maxMarks + 1)}), "5001 points"},
-		{"log of zero", line(Series{Name: "a", X: []float64{1}, Y: []float64{0}}).LogY(), "log axis"},
-		{"log of negative", Scatter("s", "x", "y", Series{X: []float64{-1}, Y: []float64{1}}).LogX(), "log axis"},
-		{"log of index", line(Series{Y: []float64{1}}).LogX(), "has no X"},
-		{"small size", line(Series{Y: ones(1)}).Size(20, 300), "size 20 x 300"},
-		{"no size", line(Series{Y: ones(1)}).Size(0, 0), "size 0 x 0"},
-		{"negative size", line(Series{Y: ones(1)}).Size(-640, 300), "size"},
-		{"stacked line", line(Series{Y: ones(1)}).Stacked(), "Stacked is for Bar"},
+		{nil, "no chart"},
+		{&Chart{}, "no chart"},
+		{line(), `chart "loss": no series`},
+		{line(Series{Name: "a"}), `"a" has no points`},
+		{line(Series{Name: "a", X: []float64{1, 2}, Y: []float64{1}}), "2 X and 1 Y"},
+		{line(Series{Name: "a", X: []float64{}, Y: []float64{1}}), "0 X and 1 Y"},
+		{line(Series{Name: "a", Y: []float64{1, nan}}), `"a": Y[1] is NaN`},
+		{line(Series{Name: "a", X: []float64{-inf}, Y: []float64{1}}), `"a": X[0] is -Inf`},
+		{line(Series{Y: []float64{1e301}}), "too large"},
+		{line(Series{Y: []float64{1e-310}}), "too small"},
+		{line(Series{Name: "a", Y: ones(1)}, Series{Name: "a", Y: ones(1)}), `two series are named "a"`},
+		{line(Series{Name: "a", Y: ones(1)}, Series{Y: ones(1)}), "series 1 has no name"},
+		{line(Series{Y: ones(maxPoints + 1)}), "50001 points"},
+		{Scatter("s", "x", "y", Series{Y: ones(maxMarks + 1)}), "5001 points"},
+		{line(Series{Name: "a", X: []float64{1}, Y: []float64{0}}).LogY(), "log axis"},
+		{Scatter("s", "x", "y", Series{X: []float64{-1}, Y: []float64{1}}).LogX(), "log axis"},
+		{line(Series{Y: []float64{1}}).LogX(), "has no X"},
+		{line(Series{Y: ones(1)}).Size(20, 300), "size 20 x 300"},
+		{line(Series{Y: ones(1)}).Size(0, 0), "size 0 x 0"},
+		{line(Series{Y: ones(1)}).Size(-640, 300), "size"},
+		{line(Series{Y: ones(1)}).Stacked(), "Stacked is for Bar"},
 
-		{"no categories", Bar("time", nil, Series{Name: "a"}), "no categories"},
-		{"equal categories", Bar("time", []string{"a", "a"}, Series{Y: ones(2)}), `two category labels are "a"`},
-		{"no bars", bar(), "no series"},
-		{"missing bar", bar(Series{Name: "a", Y: ones(1)}), "1 Y for 2 categories"},
-		{"bars with X", bar(Series{Name: "a", X: ones(2), Y: ones(2)}), "has X"},
-		{"NaN bar", bar(Series{Name: "a", Y: []float64{nan, 1}}), "NaN"},
-		{"log bar of zero", bar(Series{Y: []float64{0, 1}}).LogY(), "log axis"},
-		{"log stack", bar(Series{Y: []float64{1, 1}}).LogY().Stacked(), "stacked bars on a log axis"},
-		{"mixed stack", bar(Series{Name: "a", Y: []float64{1, 1}}, Series{Name: "b", Y: []float64{-1, 1}}).Stacked(),
-			"both signs"},
-		{"log x of bars", bar(Series{Y: []float64{1, 1}}).LogX(), "LogX is for"},
+		{Bar("time", nil, Series{Name: "a"}), "no categories"},
+		{Bar("time", []string{"a", "a"}, Series{Y: ones(2)}), `two category labels are "a"`},
+		{bar(), "no series"},
+		{bar(Series{Name: "a", Y: ones(1)}), "1 Y for 2 categories"},
+		{bar(Series{Name: "a", X: ones(2), Y: ones(2)}), "has X"},
+		{bar(Series{Name: "a", Y: []float64{nan, 1}}), "NaN"},
+		{bar(Series{Y: []float64{0, 1}}).LogY(), "log axis"},
+		{bar(Series{Y: []float64{1, 1}}).LogY().Stacked(), "stacked bars on a log axis"},
+		{bar(Series{Name: "a", Y: []float64{1, 1}}, Series{Name: "b", Y: []float64{-1, 1}}).Stacked(), "both signs"},
+		{bar(Series{Y: []float64{1, 1}}).LogX(), "LogX is for"},
 
-		{"no cells", HeatMap("h", nil, nil, nil), "no cells"},
-		{"missing row", HeatMap("h", []string{"x"}, []string{"a", "b"}, [][]float64{{1}}), "1 rows of values for 2"},
-		{"missing cell", HeatMap("h", []string{"x", "y"}, []string{"a"}, [][]float64{{1}}),
-			"values[0] has 1 values for 2"},
-		{"NaN cell", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{nan}}), "values[0][0] is NaN"},
-		{"equal columns", HeatMap("h", []string{"x", "x"}, []string{"a"}, [][]float64{{1, 2}}), "two column labels"},
-		{"equal rows", HeatMap("h", []string{"x"}, []string{"a", "a"}, [][]float64{{1}, {2}}), "two row labels"},
-		{"value off the scale", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(0, 2),
-			"Scale(0, 2) for values from 3 to 3"},
-		{"scale without length", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(3, 3),
-			"Scale(3, 3)"},
-		{"NaN scale", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(nan, 3), "Scale(NaN, 3)"},
-		{"scale of bars", bar(Series{Y: []float64{1, 1}}).Scale(0, 2), "Scale is for HeatMap"},
-		{"log heat map", HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{1}}).LogY(), "LogY is for"},
+		{HeatMap("h", nil, nil, nil), "no cells"},
+		{HeatMap("h", []string{"x"}, []string{"a", "b"}, [][]float64{{1}}), "1 rows of values for 2"},
+		{HeatMap("h", []string{"x", "y"}, []string{"a"}, [][]float64{{1}}), "values[0] has 1 values for 2"},
+		{HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{nan}}), "values[0][0] is NaN"},
+		{HeatMap("h", []string{"x", "x"}, []string{"a"}, [][]float64{{1, 2}}), "two column labels"},
+		{HeatMap("h", []string{"x"}, []string{"a", "a"}, [][]float64{{1}, {2}}), "two row labels"},
+		{HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(0, 2), "Scale(0, 2) for values from 3 to 3"},
+		{HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(3, 3), "Scale(3, 3)"},
+		{HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{3}}).Scale(nan, 3), "Scale(NaN, 3)"},
+		{bar(Series{Y: []float64{1, 1}}).Scale(0, 2), "Scale is for HeatMap"},
+		{HeatMap("h", []string{"x"}, []string{"a"}, [][]float64{{1}}).LogY(), "LogY is for"},
 
-		{"no values", Histogram("h", nil, 3), "no values"},
-		{"zero bins", Histogram("h", ones(3), 0), "0 bins"},
-		{"negative bins", Histogram("h", ones(3), -1), "-1 bins"},
-		{"too many bins", Histogram("h", ones(3), maxBins+1), "501 bins"},
-		{"NaN value", Histogram("h", []float64{nan}, 3), "values[0] is NaN"},
+		{Histogram("h", nil, 3), "no values"},
+		{Histogram("h", ones(3), 0), "0 bins"},
+		{Histogram("h", ones(3), -1), "-1 bins"},
+		{Histogram("h", ones(3), maxBins+1), "501 bins"},
+		{Histogram("h", []float64{nan}, 3), "values[0] is NaN"},
 
-		{"no spans", Gantt("g"), "no spans"},
-		{"ends before start", Gantt("g", Span{Lane: "a", Kind: "k", Start: 2, End: 1}),
-			`span 0 of lane "a" ends at 1, before`},
-		{"no lane", Gantt("g", Span{Kind: "k", End: 1}), "lacks"},
-		{"no kind", Gantt("g", Span{Lane: "a", End: 1}), "lacks"},
-		{"NaN time", Gantt("g", Span{Lane: "a", Kind: "k", Start: nan, End: 1}), "span 0: times[0] is NaN"},
-		{"late times", Gantt("g", Span{Lane: "a", Kind: "k", Start: 1.7e18, End: 1.7e18 + 1e3}), "differ too little"},
+		{Gantt("g"), "no spans"},
+		{Gantt("g", Span{Lane: "a", Kind: "k", Start: 2, End: 1}), `span 0 of lane "a" ends at 1, before`},
+		{Gantt("g", Span{Kind: "k", End: 1}), "lacks"},
+		{Gantt("g", Span{Lane: "a", End: 1}), "lacks"},
+		{Gantt("g", Span{Lane: "a", Kind: "k", Start: nan, End: 1}), "span 0: times[0] is NaN"},
+		{Gantt("g", Span{Lane: "a", Kind: "k", Start: 1.7e18, End: 1.7e18 + 1e3}), "differ too little"},
 
-		{"no columns", Table("t", nil, nil), "no columns"},
-		{"short row", Table("t", []string{"a", "b"}, [][]string{{"1", "2"}, {"3"}}), "row 1 has 1 cells for 2"},
-		{"of nothing", Of(nil), "no chart"},
+		{Table("t", nil, nil), "no columns"},
+		{Table("t", []string{"a", "b"}, [][]string{{"1", "2"}, {"3"}}), "row 1 has 1 cells for 2"},
+		{Of(nil), "no chart"},
+
+		{Roofline("r", 1, 1), "no points"},
+		{Roofline("r", 0, 1, at), "peak by bandwidth[0] is 0"},
+		{Roofline("r", 1, nan, at), "peak by bandwidth[1] is NaN"},
+		{Roofline("r", 1e30, 1e-10, at), "outside 1e-15"},
+		{Roofline("r", 1, 1, at, Point{"b", inf, 1}), `point 1, "b": X, Y[0]`},
+		{Roofline("r", 1, 1, Point{"b", 1, -1}), "log axis"},
+		{Roofline("r", 1, 1, Point{"b", 1e-16, 1}), "outside 1e-15"},
+		{Roofline("r", 1, 1, at).LogX(), "LogX is for"},
+		{Roofline("r", 1, 1, make([]Point, maxMarks+1)...), "point 0"},
+
+		{ranged.Range(0, 1.5), "Range(0, 1.5) for x from 1 to 2"},
+		{ranged.Range(1.5, 3), "Range(1.5, 3)"},
+		{ranged.Range(3, 0), "Range(3, 0)"},
+		{ranged.Range(nan, 3), "NaN"},
+		{ranged.Range(0, inf), "Inf"},
+		{ranged.LogX().Range(0, 3), "log axis"},
+		{line(Series{Y: []float64{1}}).Range(0, 0), "Range(0, 0)"},
+		{Gantt("g", Span{"l", "", "k", 0, 3}).Range(0, 2), "Range(0, 2) for x from 0 to 3"},
+		{bar(Series{Y: []float64{1, 1}}).Range(0, 2), "Range is for"},
+		{Roofline("r", 1, 1, at).Range(0, 2), "Range is for"},
 	} {
-		t.Run(test.name, func(t *testing.T) {
-			_, svg := test.chart.SVG()
-			_, html := test.chart.HTML()
-			for from, err := range map[string]error{"Err": test.chart.Err(), "SVG": svg, "HTML": html} {
-				if err == nil || !strings.Contains(err.Error(), test.want) {
-					t.Errorf("%s: error %v does not say %q", from, err, test.want)
-				}
+		_, svg := test.chart.SVG()
+		_, html := test.chart.HTML()
+		for from, err := range map[string]error{"Err": test.chart.Err(), "SVG": svg, "HTML": html,
+			"Text": errors.New(test.chart.Text())} {
+			if err == nil || !strings.Contains(err.Error(), test.want) {
+				t.Errorf("%s: error %v does not say %q", from, err, test.want)
 			}
-			if text := test.chart.Text(); !strings.Contains(text, test.want) {
-				t.Errorf("Text %q does not say %q", text, test.want)
-			}
-		})
+		}
 	}
 }
 
@@ -188,6 +203,10 @@ func TestTextShortens(t *testing.T) {
 	if !strings.HasPrefix(lines[len(lines)-1], "99") {
 		t.Errorf("the last line is not the last row: %q", lines[len(lines)-1])
 	}
+	want := "0 … 12: K kind\nl  " + strings.Repeat("K", 15) + strings.Repeat("·", 45) + "\n"
+	if text := Gantt("short", Span{"l", "", "kind", 0, 3}).Range(0, 12).Text(); !strings.Contains(text, want) {
+		t.Errorf("the text is\n%s, without\n%s", text, want)
+	}
 	if text := Line("bad\x1b[31m\ntitle", "x", "y", Series{Y: []float64{1}}).Text(); strings.Contains(text, "\x1b") {
 		t.Errorf("a control character reaches the terminal: %q", text)
 	}
@@ -197,5 +216,57 @@ func TestInitialsDiffer(t *testing.T) {
 	got := string(initials([]string{"forward", "forget", "F", "fo", "对", "!"}))
 	if got != "FO01对2" {
 		t.Errorf("initials are %q", got)
+	}
+}
+
+// Names that are shown cover no point and no other name; a point far from all others has one.
+func TestBesidePoints(t *testing.T) {
+	random := rand.New(rand.NewPCG(1, 2))
+	same := func(p Point) (x, y float64) { return p.X, p.Y }
+	for range 200 {
+		points := []Point{{"far", -1000, -1000}}
+		for range random.IntN(30) {
+			points = append(points, Point{strings.Repeat("n", random.IntN(12)), 300 * random.Float64(),
+				200 * random.Float64()})
+		}
+		positions := besidePoints(points, same)
+		if len(positions) != len(points) || positions[0] == "" {
+			t.Fatalf("positions %q", positions)
+		}
+		var names []box
+		for i, p := range points {
+			w := min(textWidth(p.Name, 11), 140)
+			b := box{p.X - w/2, p.Y - 7, p.X + w/2, p.Y + 7} // around the point, then moved
+			dx, dy := 0.0, 0.0
+			switch positions[i] {
+			case "":
+				continue
+			case "right":
+				dx = w/2 + 10
+			case "left":
+				dx = -w/2 - 10
+			case "bottom":
+				dy = 17
+			case "top":
+				dy = -17
+			default:
+				t.Fatalf("position %q", positions[i])
+			}
+			names = append(names, box{b.left + dx, b.top + dy, b.right + dx, b.bottom + dy})
+		}
+		for i, a := range names {
+			for _, b := range names[:i] {
+				const rounding = 1e-9
+				if a.left+rounding < b.right && b.left+rounding < a.right &&
+					a.top+rounding < b.bottom && b.top+rounding < a.bottom {
+					t.Fatalf("names %v and %v meet", a, b)
+				}
+			}
+			for _, p := range points {
+				if a.left < p.X && p.X < a.right && a.top < p.Y && p.Y < a.bottom {
+					t.Fatalf("a name %v covers %v", a, p)
+				}
+			}
+		}
 	}
 }

@@ -96,10 +96,8 @@ func ExampleRoofline() {
 }
 
 func ExampleTable() {
-	fmt.Print(chart.Table("parameters", []string{"tensor", "shape", "bytes"}, [][]string{
-		{"wte", "(50257, 768)", "154389504"},
-		{"wpe", "(1024, 768)", "3145728"},
-	}).Text())
+	fmt.Print(chart.Table("parameters", []string{"tensor", "shape", "bytes"},
+		[][]string{{"wte", "(50257, 768)", "154389504"}, {"wpe", "(1024, 768)", "3145728"}}).Text())
 	// Output:
 	// parameters
 	// tensor  shape             bytes

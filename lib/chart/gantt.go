@@ -124,9 +124,8 @@ func (k *gantt) options(c *Chart) object {
 		var data []object
 		for j, s := range k.spans {
 			if s.Kind == kind {
-				data = append(data, object{"name": s.Label, "value": []any{
-					s.Start, s.End, slices.Index(k.lanes, s.Lane), track[j], count[s.Lane],
-				}})
+				data = append(data, object{"name": s.Label,
+					"value": []any{s.Start, s.End, slices.Index(k.lanes, s.Lane), track[j], count[s.Lane]}})
 			}
 		}
 		series[i] = object{

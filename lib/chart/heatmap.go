@@ -103,10 +103,8 @@ func (k *heatMap) options(c *Chart) object {
 	}
 	h["xAxis"] = categoryAxis(c.x, k.xs, width-54-key-int(names))
 	h["yAxis"] = rowAxis(c.y, k.ys)
-	h["series"] = []object{{
-		"type": "heatmap", "data": data,
-		"itemStyle": object{"borderColor": background, "borderWidth": border},
-	}}
+	h["series"] = []object{
+		{"type": "heatmap", "data": data, "itemStyle": object{"borderColor": background, "borderWidth": border}}}
 	if nearlyEqual(low, high) {
 		// A single value needs a scale of non-zero width to have a colour.
 		high = low + max(math.Abs(low), 1)

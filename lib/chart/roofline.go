@@ -98,8 +98,7 @@ func (k *roofline) options(c *Chart) object {
 			"type": "scatter", "name": name, "data": data[i], "symbol": symbols[i], "symbolSize": 9,
 			"itemStyle": object{"color": colour(i)},
 			"label": object{"formatter": "{b}", "fontSize": labelSize, "color": ink, "width": labelWidth,
-				"overflow":        "truncate",
-				"textBorderColor": background, "textBorderWidth": 2},
+				"overflow": "truncate", "textBorderColor": background, "textBorderWidth": 2},
 		})
 	}
 	h := heading(c)

@@ -106,13 +106,9 @@ func TestLive(t *testing.T) {
 	if err := live.Show(state(0)); err == nil {
 		t.Error("Show after Close: no error")
 	}
-}
-
-func TestLiveOfNothing(t *testing.T) {
-	n := &notebook{}
-	live := &Live{place: n.place(), now: time.Now}
-	if err := live.Close(); err != nil || len(n.sent) != 0 {
-		t.Errorf("error %v, %d outputs", err, len(n.sent))
+	n = &notebook{}
+	if err := (&Live{place: n.place(), now: time.Now}).Close(); err != nil || len(n.sent) != 0 {
+		t.Errorf("Close of nothing: error %v, %d outputs", err, len(n.sent))
 	}
 }
 

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomlx/gomlx/core/tensors"
+
 	"github.com/shardbook/shardbook/lib/notebook"
 )
 
@@ -61,28 +63,56 @@ type everything struct {
 // Exported is embedded: an embedded type is a field, so its name must be exported.
 type Exported struct{ Z int }
 
-func roundTrip[T any](t *testing.T, name string, value T) {
+func keep(t *testing.T, name string, value any) {
 	t.Helper()
 	if err := notebook.Keep(name, value); err != nil {
 		t.Fatal(err)
 	}
+}
+
+func checkKept[T any](t *testing.T, name string, want T) {
+	t.Helper()
+	if got, err := notebook.Kept[T](name); err != nil || !reflect.DeepEqual(got, want) {
+		t.Errorf("%q: got %#v, %v, want %#v", name, got, err, want)
+	}
+}
+
+// roundTrip keeps a value and returns what is read back.
+func roundTrip[T any](t *testing.T, name string, value T) T {
+	t.Helper()
+	keep(t, name, value)
 	got, err := notebook.Kept[T](name)
 	if err != nil {
-		t.Fatal(err)
+		t.Fatalf("%s: %v", name, err)
 	}
-	if !reflect.DeepEqual(got, value) {
-		t.Errorf("%s: got %#v, want %#v", name, got, value)
+	return got
+}
+
+// checkRoundTrip keeps a value and compares what is read back.
+func checkRoundTrip[T any](t *testing.T, name string, value T) {
+	t.Helper()
+	keep(t, name, value)
+	checkKept(t, name, value)
+}
+
+// checkError wants an error with some texts.
+func checkError(t *testing.T, what string, err error, texts ...string) {
+	t.Helper()
+	for _, text := range texts {
+		if err == nil || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: got %v, want an error with %q", what, err, text)
+		}
 	}
 }
 
 func TestKeepRoundTrip(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
-		roundTrip(t, "int", -42)
-		roundTrip(t, "text", "naïve\x00\xff")
-		roundTrip(t, "slice", []float64{0, -0.5, math.Inf(1), math.MaxFloat64})
-		roundTrip(t, "empty map", map[string]int{})
-		roundTrip(t, "pointers", []*point{{1, 2}, {}, {3, 4}})
-		roundTrip(t, "everything", everything{
+		checkRoundTrip(t, "int", -42)
+		checkRoundTrip(t, "text", "naïve\x00\xff")
+		checkRoundTrip(t, "slice", []float64{0, -0.5, math.Inf(1), math.MaxFloat64})
+		checkRoundTrip(t, "empty map", map[string]int{})
+		checkRoundTrip(t, "pointers", []*point{{1, 2}, {}, {3, 4}})
+		checkRoundTrip(t, "everything", everything{
 			Bool: true, Int8: -128, Uint: math.MaxUint, Float32: math.SmallestNonzeroFloat32, Complex: 1 + 2i,
 			Text: "t", Bytes: []byte{0}, Floats: [][]float32{{0}, {1, 2}}, Flags: []bool{true, false},
 			Array: [3]int16{1, -2, 3}, Texts: map[string][]string{"": {"x"}, "a": {"b", ""}},
@@ -90,29 +120,19 @@ func TestKeepRoundTrip(t *testing.T) {
 			Time:   time.Date(2020, 2, 29, 1, 2, 3, 4, time.UTC), Span: time.Hour,
 			Big: new(big.Int).Lsh(big.NewInt(1), 100), Exported: Exported{7},
 		})
-		roundTrip(t, "zero everything", everything{})
+		checkRoundTrip(t, "zero everything", everything{})
 	})
 }
 
 func TestKeepCopies(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
 		value := []int{1, 2, 3}
-		if err := notebook.Keep("value", value); err != nil {
-			t.Fatal(err)
-		}
+		keep(t, "value", value)
 		value[0] = 100
 		first, _ := notebook.Kept[[]int]("value")
 		first[1] = 200
-		second, err := notebook.Kept[[]int]("value")
-		if err != nil || !reflect.DeepEqual(second, []int{1, 2, 3}) {
-			t.Errorf("got %v, %v", second, err)
-		}
-		if err := notebook.Keep("value", "another type"); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := notebook.Kept[string]("value"); got != "another type" || err != nil {
-			t.Errorf("got %q, %v", got, err)
-		}
+		checkKept(t, "value", []int{1, 2, 3})
+		checkRoundTrip(t, "value", "another type")
 	})
 }
 
@@ -123,14 +143,10 @@ func TestKeepNames(t *testing.T) {
 	}
 	everywhere(t, func(t *testing.T) {
 		for i, name := range names {
-			if err := notebook.Keep(name, i); err != nil {
-				t.Errorf("%q: %v", name, err)
-			}
+			keep(t, name, i)
 		}
 		for i, name := range names {
-			if got, err := notebook.Kept[int](name); got != i || err != nil {
-				t.Errorf("%q: got %d, %v, want %d", name, got, err, i)
-			}
+			checkKept(t, name, i)
 		}
 		for _, name := range []string{"", strings.Repeat("x", 101)} {
 			if err := notebook.Keep(name, 1); err == nil {
@@ -148,9 +164,7 @@ func TestKeepStaysInFolder(t *testing.T) {
 	parent := t.TempDir()
 	inCell(t, filepath.Join(parent, "kernel"))
 	for _, name := range []string{"../up", "/absolute", "plain"} {
-		if err := notebook.Keep(name, 1); err != nil {
-			t.Fatal(err)
-		}
+		keep(t, name, 1)
 	}
 	for folder, want := range map[string]string{parent: "kernel", filepath.Join(parent, "kernel"): ".kept"} {
 		entries, err := os.ReadDir(folder)
@@ -162,64 +176,46 @@ func TestKeepStaysInFolder(t *testing.T) {
 
 func TestAnotherKernelSeesNothing(t *testing.T) {
 	inCell(t, t.TempDir())
-	if err := notebook.Keep("loss", 1.5); err != nil {
-		t.Fatal(err)
-	}
+	keep(t, "loss", 1.5)
 	t.Setenv("GONB_TMP_DIR", t.TempDir())
-	if got, err := notebook.Kept[float64]("loss"); err == nil || !strings.Contains(err.Error(), "no value kept") {
-		t.Errorf("got %v, %v", got, err)
-	}
+	_, err := notebook.Kept[float64]("loss")
+	checkError(t, "another kernel", err, "no value kept")
 	t.Setenv("GONB_TMP_DIR", "")
-	if err := notebook.Keep("loss", 1.5); err == nil || !strings.Contains(err.Error(), "GONB_TMP_DIR") {
-		t.Errorf("without a folder: %v", err)
-	}
+	checkError(t, "without a folder", notebook.Keep("loss", 1.5), "GONB_TMP_DIR")
 }
 
 func TestKeptErrors(t *testing.T) {
 	inCell(t, t.TempDir())
-	check := func(err error, want string) {
-		t.Helper()
-		if err == nil || err.Error() != want {
-			t.Errorf("got  %v\nwant %s", err, want)
-		}
-	}
+	const first = `; run the cell that calls notebook.Keep("loss", …) first`
 	_, err := notebook.Kept[float64]("loss")
-	check(err, `notebook: no value kept under "loss"; kept so far: nothing; `+
-		`run the cell that calls notebook.Keep("loss", …) first`)
+	checkError(t, "of nothing", err, `notebook: no value kept under "loss"; kept so far: nothing`+first)
 	for _, name := range []string{"weights", "accuracy/1"} {
-		if err := notebook.Keep(name, 0.5); err != nil {
-			t.Fatal(err)
-		}
+		keep(t, name, 0.5)
 	}
 	_, err = notebook.Kept[float64]("loss")
-	check(err, `notebook: no value kept under "loss"; kept so far: "accuracy/1", "weights"; `+
-		`run the cell that calls notebook.Keep("loss", …) first`)
+	checkError(t, "of others", err, `notebook: no value kept under "loss"; kept so far: "accuracy/1", "weights"`+first)
 	_, err = notebook.Kept[[]int]("weights")
-	check(err, `notebook: reading "weights": the value is a float64, not a []int`)
+	checkError(t, "another type", err, `notebook: reading "weights": the value is a float64, not a []int`)
 	_, err = notebook.Kept[any]("weights")
-	check(err, `notebook: reading "weights": the value is a float64, not a interface {}`)
+	checkError(t, "any type", err, `notebook: reading "weights": the value is a float64, not a interface {}`)
 }
 
-// keepFirst and readSecond each declare a type run, as two cells may.
-func keepFirst() error {
-	type run struct{ Loss float64 }
-	return notebook.Keep("run", run{1})
-}
-
-func readSecond() error {
-	type run struct{ Loss float32 }
-	_, err := notebook.Kept[run]("run")
-	return err
-}
-
+// The two functions each declare a type run, as two cells may.
 func TestKeptOfTypeDeclaredAnew(t *testing.T) {
+	keepFirst := func() error {
+		type run struct{ Loss float64 }
+		return notebook.Keep("run", run{1})
+	}
+	readSecond := func() error {
+		type run struct{ Loss float32 }
+		_, err := notebook.Kept[run]("run")
+		return err
+	}
 	everywhere(t, func(t *testing.T) {
 		if err := keepFirst(); err != nil {
 			t.Fatal(err)
 		}
-		if err := readSecond(); err == nil || !strings.Contains(err.Error(), "declared again") {
-			t.Errorf("got %v", err)
-		}
+		checkError(t, "another type run", readSecond(), "declared again")
 	})
 }
 
@@ -232,6 +228,8 @@ func TestKeepRefuses(t *testing.T) {
 		time.Time
 		Label string
 	}
+	finalized := tensors.FromValue([]float32{1})
+	finalized.MustFinalizeAll()
 	tests := []struct {
 		name  string
 		value any
@@ -250,19 +248,14 @@ func TestKeepRefuses(t *testing.T) {
 		{"pointer to a number", struct{ P *int }{}, ".P is a pointer to a int"},
 		{"nil pointer", (*point)(nil), "nil *notebook_test.point"},
 		{"nil pointers", []*point{nil}, "nil element"},
+		{"finalized tensor", map[string]*tensors.Tensor{"w": finalized}, "finalized"},
+		{"tensor by value", &struct{ T []tensors.Tensor }{}, "*tensors.Tensor"},
 	}
 	everywhere(t, func(t *testing.T) {
 		for _, test := range tests {
-			if err := notebook.Keep("value", "old"); err != nil {
-				t.Fatal(err)
-			}
-			err := notebook.Keep("value", test.value)
-			if err == nil || !strings.Contains(err.Error(), test.want) || !strings.Contains(err.Error(), `"value"`) {
-				t.Errorf("%s: got %v, want %q in it", test.name, err, test.want)
-			}
-			if got, err := notebook.Kept[string]("value"); got != "old" || err != nil {
-				t.Errorf("%s: what was kept before is now %q, %v", test.name, got, err)
-			}
+			keep(t, "value", "old")
+			checkError(t, test.name, notebook.Keep("value", test.value), test.want, `"value"`)
+			checkKept(t, "value", "old")
 		}
 	})
 }
@@ -270,9 +263,7 @@ func TestKeepRefuses(t *testing.T) {
 // Several goroutines replace and read one value: each read gives a whole one.
 func TestKeepConcurrently(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
-		if err := notebook.Keep("value", []int{0, 0}); err != nil {
-			t.Fatal(err)
-		}
+		keep(t, "value", []int{0, 0})
 		var wg sync.WaitGroup
 		for i := range 4 {
 			wg.Go(func() {
@@ -298,12 +289,9 @@ func TestKeepWithoutFolder(t *testing.T) {
 		t.Fatal(err)
 	}
 	inCell(t, file)
-	if err := notebook.Keep("value", 1); err == nil {
-		t.Error("Keep: no error")
-	}
-	if _, err := notebook.Kept[int]("value"); err == nil {
-		t.Error("Kept: no error")
-	}
+	checkError(t, "Keep", notebook.Keep("value", 1), "")
+	_, err := notebook.Kept[int]("value")
+	checkError(t, "Kept", err, "")
 }
 
 // One cell keeps a result, a later one reads it.

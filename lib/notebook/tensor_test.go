@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"testing"
 
 	"github.com/gomlx/compute"
@@ -73,14 +72,7 @@ func TestKeepTensors(t *testing.T) {
 		for _, dtype := range types {
 			for _, dims := range [][]int{nil, {0}, {1}, {3, 5}, {2, 0, 3}, {257}} {
 				want := randomTensor(t, r, dtype, dims...)
-				if err := notebook.Keep("tensor", want); err != nil {
-					t.Fatal(err)
-				}
-				got, err := notebook.Kept[*tensors.Tensor]("tensor")
-				if err != nil {
-					t.Fatalf("%s %v: %v", dtype, dims, err)
-				}
-				checkSame(t, got, want)
+				checkSame(t, roundTrip(t, "tensor", want), want)
 			}
 		}
 	})
@@ -88,13 +80,7 @@ func TestKeepTensors(t *testing.T) {
 
 func TestKeepTensorAxisNames(t *testing.T) {
 	want := tensors.FromShape(shapes.Make(dtypes.Float32, 2, 3).WithAxisNames("batch", "width"))
-	if err := notebook.Keep("named", want); err != nil {
-		t.Fatal(err)
-	}
-	got, err := notebook.Kept[*tensors.Tensor]("named")
-	if err != nil {
-		t.Fatal(err)
-	}
+	got := roundTrip(t, "named", want)
 	checkSame(t, got, want)
 	if names := got.Shape().AxisNames; len(names) != 2 || names[1] != "width" {
 		t.Errorf("axis names %q", names)
@@ -119,13 +105,7 @@ func TestKeepParameters(t *testing.T) {
 		Best:       tensor(2),
 	}
 	everywhere(t, func(t *testing.T) {
-		if err := notebook.Keep("training", &want); err != nil {
-			t.Fatal(err)
-		}
-		got, err := notebook.Kept[*training]("training")
-		if err != nil {
-			t.Fatal(err)
-		}
+		got := roundTrip(t, "training", &want)
 		if got.Step != 7 || got.Missing != nil || len(got.Parameters) != 2 || len(got.Layers) != 2 ||
 			got.Layers[1] != nil {
 			t.Fatalf("got %+v", got)
@@ -155,29 +135,9 @@ func TestKeepDeviceTensor(t *testing.T) {
 	if tensor.HasLocal() {
 		t.Fatal("the tensor is not only on the device, so this test shows nothing")
 	}
-	if err := notebook.Keep("device", tensor); err != nil {
-		t.Fatal(err)
-	}
-	got, err := notebook.Kept[*tensors.Tensor]("device")
-	if err != nil {
-		t.Fatal(err)
-	}
-	checkSame(t, got, want)
+	checkSame(t, roundTrip(t, "device", tensor), want)
 	if !tensor.IsOnDevice(0) || !bytes.Equal(bits(t, tensor), bits(t, want)) {
 		t.Error("the tensor that was kept has changed")
-	}
-}
-
-func TestKeepRefusesTensors(t *testing.T) {
-	finalized := tensors.FromValue([]float32{1})
-	finalized.MustFinalizeAll()
-	err := notebook.Keep("tensor", map[string]*tensors.Tensor{"w": finalized})
-	if err == nil || !strings.Contains(err.Error(), "finalized") {
-		t.Errorf("finalized: %v", err)
-	}
-	err = notebook.Keep("tensor", &struct{ T []tensors.Tensor }{})
-	if err == nil || !strings.Contains(err.Error(), "*tensors.Tensor") {
-		t.Errorf("by value: %v", err)
 	}
 }
 
