@@ -64,8 +64,7 @@ func TestDeadlineInTheQueue(t *testing.T) {
 	}
 }
 
-// Around a ring, whoever runs out of time first names the rank that all wait for in the
-// end, and not its own neighbour.
+// Around a ring, whoever runs out of time first names the rank that all wait for in the end, and not its own neighbour.
 func TestBlameGoesDownTheLine(t *testing.T) {
 	ring, err := plan.New(plan.AllReduce, plan.Ring, 8)
 	if err != nil {
@@ -84,8 +83,7 @@ func TestBlameGoesDownTheLine(t *testing.T) {
 	}
 }
 
-// A call that is cancelled is cancelled: a rank that returned as it should is not to
-// blame.
+// A call that is cancelled is cancelled: a rank that returned as it should is not to blame.
 func TestCancelledBesideOneThatReturned(t *testing.T) {
 	f := failureOf(t, 3, -1, func(ctx context.Context, g group.Group) error {
 		switch g.Rank() {
@@ -105,8 +103,7 @@ func TestCancelledBesideOneThatReturned(t *testing.T) {
 	}
 }
 
-// A rank that is gone is gone from groups that were split off others, also when nobody
-// holds those any more.
+// A rank that is gone is gone from groups that were split off others, also when nobody holds those any more.
 func TestGoneFromGroupsOfGroups(t *testing.T) {
 	began := time.Now()
 	err := group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {

@@ -65,8 +65,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// TestDisagreement has one rank of three ask for something else in each way, and
-// looks at the words.
+// TestDisagreement has one rank of three ask for something else in each way, and looks at the words.
 func TestDisagreement(t *testing.T) {
 	shared := make([]float32, 6)
 	four := func() []float32 { return make([]float32, 4) }

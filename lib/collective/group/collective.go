@@ -35,8 +35,7 @@ func (m *member) collective(ctx context.Context, at place, call Call, started ti
 	return nil
 }
 
-// arrive publishes the call. The last rank to arrive checks that all agree, and
-// prepares the work.
+// arrive publishes the call. The last rank to arrive checks that all agree, and prepares the work.
 func (m *member) arrive(call Call, seq uint64) (last bool, _ *Failure) {
 	s := m.shared
 	s.mu.Lock()
@@ -104,8 +103,7 @@ func (m *member) awaitOthers(ctx context.Context, at place, kind Kind, started t
 	}
 }
 
-// help processes blocks of the work until none is left. The rank that does the last one
-// wakes all ranks.
+// help processes blocks of the work until none is left. The rank that does the last one wakes all ranks.
 func (m *member) help(kind Kind, seq uint64) {
 	ended := false
 	defer func() {

@@ -11,8 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Ranks reduce what lies in their devices' memory, where it is, and the next program
-// on the devices sees it.
+// Ranks reduce what lies in their devices' memory, where it is, and the next program on the devices sees it.
 func TestInPlaceOnDevices(t *testing.T) {
 	const ranks, n = 4, 1000
 	mesh, err := devicetest.Open(t, ranks).Mesh(xla.Axis("data", ranks))

@@ -8,15 +8,13 @@ import (
 
 var hasAVX2 = cpu.X86.HasAVX2 && cpu.X86.HasF16C
 
-// sumFloat32 adds n elements of the sources in order, divides the sums by divisor
-// unless that is 0, and writes them to every destination. n is a multiple of 32, and
-// there is at least one source.
+// sumFloat32 adds n elements of the sources in order, divides the sums by divisor unless that is 0, and writes them to
+// every destination. n is a multiple of 32, and there is at least one source.
 //
 //go:noescape
 func sumFloat32(dsts *unsafe.Pointer, dstCount int, srcs *unsafe.Pointer, srcCount int, n int, divisor float32)
 
-// stream copies n bytes past the caches. dst lies at a multiple of 32, and n is a
-// multiple of 128.
+// stream copies n bytes past the caches. dst lies at a multiple of 32, and n is a multiple of 128.
 //
 //go:noescape
 func stream(dst, src unsafe.Pointer, n int)

@@ -16,8 +16,7 @@ import (
 // hooked is an option that calls f at every step of every call.
 func hooked(f func(rank int, s step)) Option { return func(c *config) { c.hook = f } }
 
-// faultOps are all operations, with enough data for several blocks of work; each
-// needs all of three ranks.
+// faultOps are all operations, with enough data for several blocks of work; each needs all of three ranks.
 var faultOps = []struct {
 	name  string
 	calls func(rank int) []Call // made at once, and waited for
@@ -76,11 +75,10 @@ const (
 	badCall   fault = "bad call"   // it makes a call that cannot be
 )
 
-// TestFaults injects a fault into the second of three operations, at each step of
-// each operation, and checks that every other rank returns in time with an error
-// that names the rank and the operation, or does well where the fault does no harm.
-// The clock is synctest's, which moves only when all ranks wait: none but the victim
-// is late, and a hang is a deadlock.
+// TestFaults injects a fault into the second of three operations, at each step of each operation, and checks that every
+// other rank returns in time with an error that names the rank and the operation, or does well where the fault does no
+// harm. The clock is synctest's, which moves only when all ranks wait: none but the victim is late, and a hang is a
+// deadlock.
 func TestFaults(t *testing.T) {
 	play := func(c faultCase) {
 		synctest.Test(t, func(t *testing.T) {
@@ -221,8 +219,7 @@ func (c faultCase) late() bool {
 	return c.fault == drop || c.fault == overdue || c.fault == otherOp && c.op == "send and receive"
 }
 
-// check looks at what another rank than the victim got from the call with the fault,
-// and from the next.
+// check looks at what another rank than the victim got from the call with the fault, and from the next.
 func (c faultCase) check(victim int, first, next error) error {
 	if c.fault == pause {
 		return errors.Join(first, next)

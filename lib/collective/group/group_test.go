@@ -18,8 +18,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// TestNoAllocation: a call that is not started in the background allocates nothing,
-// large or small.
+// TestNoAllocation: a call that is not started in the background allocates nothing, large or small.
 func TestNoAllocation(t *testing.T) {
 	if raceEnabled {
 		systest.Skip(t, systest.Race, "the race detector allocates")
@@ -152,8 +151,7 @@ func TestOrder(t *testing.T) {
 	}
 }
 
-// TestManyCallers makes calls of one rank from several goroutines: in no particular
-// order, but one at a time.
+// TestManyCallers makes calls of one rank from several goroutines: in no particular order, but one at a time.
 func TestManyCallers(t *testing.T) {
 	defer noLeaks(t)()
 	err := Run(context.Background(), 3, func(ctx context.Context, g Group) error {

@@ -53,8 +53,7 @@ func widenFloat16(dst []float32, src []uint16) {
 			dst[i] = math.Float32frombits(sign | rest | 0x7f800000)
 			continue
 		}
-		// The exponent, as float32 reads it, is 112 too small. A multiplication mends
-		// that for subnormal numbers too.
+		// The exponent, as float32 reads it, is 112 too small. A multiplication mends that for subnormal numbers too.
 		dst[i] = math.Float32frombits(sign | math.Float32bits(math.Float32frombits(rest)*0x1p112))
 	}
 }

@@ -40,15 +40,8 @@ func TestFastIsPortable(t *testing.T) {
 				for _, g := range got {
 					for i := range g {
 						if i < done && math.Float32bits(g[i]) != math.Float32bits(want[i]) {
-							t.Fatalf(
-								"%v of %d ranks, element %d of %d: %x, want %x",
-								op,
-								ranks,
-								i,
-								length,
-								g[i],
-								want[i],
-							)
+							t.Fatalf("%v of %d ranks, element %d of %d: %x, want %x", op, ranks, i, length, g[i],
+								want[i])
 						}
 						if i >= done && g[i] != 0 {
 							t.Fatalf("%v of %d ranks wrote element %d of %d", op, ranks, i, done)
@@ -140,13 +133,8 @@ func checkHalf(t *testing.T, kind Type, table table, bits uint16) {
 			}
 		}
 		if x != x && narrowed[0] != narrowed[16] {
-			t.Fatalf(
-				"a NaN of bits %#x narrows to bits %#x or %#x of %v",
-				math.Float32bits(x),
-				narrowed[0],
-				narrowed[16],
-				kind,
-			)
+			t.Fatalf("a NaN of bits %#x narrows to bits %#x or %#x of %v", math.Float32bits(x), narrowed[0],
+				narrowed[16], kind)
 		}
 	}
 }

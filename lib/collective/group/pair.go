@@ -48,8 +48,7 @@ func (m *member) exchange(ctx context.Context, at place, call Call, started time
 	return nil
 }
 
-// meet publishes the call if the other side has not come yet, and otherwise checks that
-// the two agree.
+// meet publishes the call if the other side has not come yet, and otherwise checks that the two agree.
 func (m *member) meet(at place, call Call) (p *pair, second bool, _ *Failure) {
 	s := m.shared
 	s.mu.Lock()
@@ -161,8 +160,7 @@ func (m *member) unmet(call Call, seq uint64, waited time.Duration, err error) *
 	return &Failure{Rank: fault, Kind: call.Kind, Seq: seq, Err: err, Reason: reason}
 }
 
-// holdsUp follows the ranks that a rank waits for to one that does not wait; in a cycle
-// it is the rank itself.
+// holdsUp follows the ranks that a rank waits for to one that does not wait; in a cycle it is the rank itself.
 func (s *shared) holdsUp(rank int) int {
 	size := len(s.members)
 	awaited := make([][]int, size) // by whom

@@ -15,8 +15,7 @@ import (
 
 const randomCases = 50_000
 
-// TestRandomCases plays operations, algorithms, numbers of ranks, sizes and types at
-// random against the reference.
+// TestRandomCases plays operations, algorithms, numbers of ranks, sizes and types at random against the reference.
 func TestRandomCases(t *testing.T) {
 	defer noLeaks(t)()
 	cases := randomCases

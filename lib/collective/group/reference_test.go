@@ -10,10 +10,9 @@ import (
 	"github.com/gomlx/compute/dtypes/float16"
 )
 
-// The reference: one operation on all ranks' data at once, as dumb as can be. Float
-// types are computed in float64 and rounded to float32 after every step (which is
-// exact: float64 has more than twice the digits), the 16-bit types rounded once more
-// by searching a table of all their values.
+// The reference: one operation on all ranks' data at once, as dumb as can be. Float types are computed in float64 and
+// rounded to float32 after every step (which is exact: float64 has more than twice the digits), the 16-bit types
+// rounded once more by searching a table of all their values.
 
 // reference returns what each rank's out holds after the operation.
 func reference[T Element](kind Kind, op ReduceOp, root int, ins, outs [][]T, counts [][]int) [][]T {

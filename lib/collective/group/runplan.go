@@ -9,10 +9,9 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// RunPlan runs a plan over a group, by nothing but sends and receives: slower than the
-// group's own collectives, but every message can be seen and counted. All ranks call it
-// with the same plan, a buf of the same length and the same reduction, which plans of
-// other operations ignore.
+// RunPlan runs a plan over a group, by nothing but sends and receives: slower than the group's own collectives, but
+// every message can be seen and counted. All ranks call it with the same plan, a buf of the same length and the same
+// reduction, which plans of other operations ignore.
 //
 // The result is in buf, where the plan says. The 16-bit types are rounded after every
 // addition, and a mean is divided at the end. An all-to-all replaces part p of buf, which

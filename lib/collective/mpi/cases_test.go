@@ -11,8 +11,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/mpi"
 )
 
-// cases are what ranks can be asked to do, by the value of envCase. A case returns
-// an error, or exits by itself.
+// cases are what ranks can be asked to do, by the value of envCase. A case returns an error, or exits by itself.
 var cases = map[string]func(context.Context, *rank) error{}
 
 // rank is a process under mpirun.

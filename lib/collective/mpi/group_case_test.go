@@ -36,12 +36,8 @@ func background(ctx context.Context, r *rank) error {
 		return err
 	}
 	if want := (r.Size() - 1 - r.Rank()) / 2; half.Rank() != want {
-		return fmt.Errorf(
-			"rank %d is rank %d of its half, want %d: the keys order it from the last to the first",
-			r.Rank(),
-			half.Rank(),
-			want,
-		)
+		return fmt.Errorf("rank %d is rank %d of its half, want %d: the keys order it from the last to the first",
+			r.Rank(), half.Rank(), want)
 	}
 	none, err := r.Split(ctx, -1, 0)
 	if err != nil || none != nil {
@@ -97,8 +93,7 @@ func background(ctx context.Context, r *rank) error {
 	return nil
 }
 
-// rounding has two ranks, so that each element is rounded once and the result is
-// known to the bit.
+// rounding has two ranks, so that each element is rounded once and the result is known to the bit.
 func rounding(ctx context.Context, r *rank) error {
 	const n = 1 << 16
 	values := func(rank int) (b []bfloat16.BFloat16, f []float16.Float16) {

@@ -28,15 +28,13 @@ func random(calls int) func(context.Context, *rank) error {
 func randomCalls(ctx context.Context, r *rank, calls int) error {
 	rng := rand.New(rand.NewPCG(2, uint64(r.Size()))) // the same on every rank
 	for range calls {
-		err := firstError(
-			randomCall(ctx, r, rng, func(n int) float32 { return float32(n) }),
+		err := firstError(randomCall(ctx, r, rng, func(n int) float32 { return float32(n) }),
 			randomCall(ctx, r, rng, func(n int) float64 { return float64(n) }),
 			randomCall(ctx, r, rng, func(n int) bfloat16.BFloat16 { return bfloat16.FromFloat32(float32(n)) }),
 			randomCall(ctx, r, rng, func(n int) float16.Float16 { return float16.FromFloat32(float32(n)) }),
 			randomCall(ctx, r, rng, func(n int) int32 { return int32(n) }),
 			randomCall(ctx, r, rng, func(n int) int64 { return int64(n) }),
-			randomCall(ctx, r, rng, func(n int) uint8 { return uint8(n) }),
-		)
+			randomCall(ctx, r, rng, func(n int) uint8 { return uint8(n) }))
 		if err != nil {
 			return err
 		}
@@ -93,18 +91,8 @@ func randomCall[T group.Element](ctx context.Context, r *rank, rng *rand.Rand, o
 			return err
 		}
 		if !slices.Equal(got, want) {
-			return fmt.Errorf(
-				"%v of %d %v, %v, root %d, in place %v: rank %d gets %v, want %v",
-				kind,
-				n,
-				group.TypeOf[T](),
-				op,
-				root,
-				inPlace,
-				me,
-				head(got),
-				head(want),
-			)
+			return fmt.Errorf("%v of %d %v, %v, root %d, in place %v: rank %d gets %v, want %v", kind, n,
+				group.TypeOf[T](), op, root, inPlace, me, head(got), head(want))
 		}
 		return nil
 	}

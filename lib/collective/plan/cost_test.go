@@ -122,19 +122,13 @@ func TestCostHierarchical(t *testing.T) {
 		}
 		if ring := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4); test.groups > 1 &&
 			test.size > 1 && ring.Total <= line.Total {
-			t.Errorf(
-				"%d groups of %d: a ring takes %v, no longer than %v",
-				test.groups,
-				test.size,
-				ring.Total,
-				line.Total,
-			)
+			t.Errorf("%d groups of %d: a ring takes %v, no longer than %v", test.groups, test.size, ring.Total,
+				line.Total)
 		}
 	}
 }
 
-// A network that differs by pair: a slow rank holds up whoever waits for it, and
-// nobody else.
+// A network that differs by pair: a slow rank holds up whoever waits for it, and nobody else.
 func TestCostWaits(t *testing.T) {
 	slow := plan.Topology{Link: func(from, _ int) plan.Link {
 		if from == 2 {
@@ -152,8 +146,7 @@ func TestCostWaits(t *testing.T) {
 	}
 }
 
-// TestTimeline checks that no port is used twice at a time, and that nothing is
-// received before it is sent.
+// TestTimeline checks that no port is used twice at a time, and that nothing is received before it is sent.
 func TestTimeline(t *testing.T) {
 	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
 		p := make1(t, op, algorithm, 7)

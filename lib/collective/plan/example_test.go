@@ -88,16 +88,9 @@ func ExamplePlan_Cost() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf(
-			"%-19v %2d rounds, rank 0 sends %4.2f GB: %9v; one kilobyte: %v\n",
-			algorithm,
-			traffic.Rounds,
-			float64(
-				traffic.Sent[0].Bytes,
-			)/1e9,
-			long.Total.Round(time.Microsecond),
-			short.Total.Round(10*time.Nanosecond),
-		)
+		fmt.Printf("%-19v %2d rounds, rank 0 sends %4.2f GB: %9v; one kilobyte: %v\n", algorithm, traffic.Rounds,
+			float64(traffic.Sent[0].Bytes)/1e9, long.Total.Round(time.Microsecond),
+			short.Total.Round(10*time.Nanosecond))
 	}
 	// Output:
 	// naive               14 rounds, rank 0 sends 7.00 GB:  280.07ms; one kilobyte: 70.28µs
@@ -145,13 +138,8 @@ func ExampleVolumes() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf(
-			"%-18s %-9s %6.0f  counted %d\n",
-			v.Name,
-			v.Formula,
-			v.Factor(ranks)*elements*size,
-			traffic.Total.Bytes,
-		)
+		fmt.Printf("%-18s %-9s %6.0f  counted %d\n", v.Name, v.Formula, v.Factor(ranks)*elements*size,
+			traffic.Total.Bytes)
 	}
 	// Output:
 	// broadcast          (N-1)Φ     28000  counted 28000

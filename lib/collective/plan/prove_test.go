@@ -82,8 +82,7 @@ func TestProveGroups(t *testing.T) {
 	}
 }
 
-// A plan whose ranks each add their own data first is right, but the ranks differ by
-// rounding.
+// A plan whose ranks each add their own data first is right, but the ranks differ by rounding.
 const ownFirst = `all-reduce by one-shot: 3 ranks, root 0, 1 chunks, 3 slots, 1 rounds
 rank 0
   0: send 0 to 1; send 0 to 2; receive 1[0] from 1; receive 2[0] from 2; 0 += 1; 0 += 2
@@ -112,9 +111,8 @@ func TestSameBitsSeesTheOrder(t *testing.T) {
 	}
 }
 
-// The ring of one of the texts that this library follows has each rank add what its
-// neighbour sends and "then send this data again". If that is the sum, contributions
-// count twice from the second round on.
+// The ring of one of the texts that this library follows has each rank add what its neighbour sends and "then send this
+// data again". If that is the sum, contributions count twice from the second round on.
 func TestRingOfSumsIsWrong(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("all-reduce by ring: 3 ranks, root 0, 1 chunks, 2 slots, 2 rounds\n")
@@ -168,8 +166,7 @@ func TestMutations(t *testing.T) {
 	}
 }
 
-// mutate changes step i of a rank in one way, and tells whether any plan is wrong
-// after it.
+// mutate changes step i of a rank in one way, and tells whether any plan is wrong after it.
 func mutate(p *plan.Plan, rank, i int, random *rand.Rand) (what string, fatal bool) {
 	steps := &p.Steps[rank]
 	s := &(*steps)[i]
