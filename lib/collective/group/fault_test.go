@@ -67,8 +67,10 @@ const (
 	overdue   fault = "overdue"    // it comes when the others have given up
 	end       fault = "end"        // its goroutine ends
 	panicking fault = "panic"      //
+	panics    fault = "panics"     // before it makes the call
 	fails     fault = "fail"       // its function returns an error, and the call is not made
 	returns   fault = "return"     // its function returns, and the call is not made
+	returned  fault = "returned"   // its function has returned before the others make the call
 	otherOp   fault = "other op"   // it makes another call
 	otherSize fault = "other size" // it makes the call with other lengths
 	otherType fault = "other type" //
@@ -102,7 +104,7 @@ func TestFaults(t *testing.T) {
 				}
 			}
 			c.at = steps
-			for _, c.fault = range []fault{fails, returns, otherOp, otherSize, otherType, badCall} {
+			for _, c.fault = range []fault{fails, panics, returns, returned, otherOp, otherSize, otherType, badCall} {
 				play(c)
 			}
 		}
@@ -153,7 +155,7 @@ func (c faultCase) play() error {
 	var survivors sync.WaitGroup
 	survivors.Add(2)
 	go func() { survivors.Wait(); close(over) }()
-	_ = Run(context.Background(), 3, func(ctx context.Context, g Group) error {
+	err := Run(context.Background(), 3, func(ctx context.Context, g Group) error {
 		rank := g.Rank()
 		if rank != victim {
 			defer survivors.Done()
@@ -170,12 +172,16 @@ func (c faultCase) play() error {
 			switch c.fault {
 			case fails:
 				return errors.New("out of luck")
-			case returns:
+			case panics:
+				panic("boom")
+			case returns, returned:
 				return nil
 			}
 			for i := range mine {
 				mine[i] = spoil(mine[i], c.fault)
 			}
+		} else if c.fault == returned {
+			time.Sleep(time.Millisecond)
 		} else if c.at == stepArrived {
 			<-stricken // else the victim may be the last, which has no such step
 		}
@@ -193,6 +199,10 @@ func (c faultCase) play() error {
 		}
 		return nil
 	}, hooked(hook))
+	if want := map[fault]string{panics: "rank 2: panic: boom\n", fails: "rank 2: out of luck"}[c.fault]; want != "" &&
+		!strings.Contains(fmt.Sprint(err), want) {
+		return fmt.Errorf("Run returns %v, want %q", err, want)
+	}
 	harmed := 0
 	for rank := range 3 {
 		if err := results[rank][0]; err != nil {
@@ -213,6 +223,11 @@ func (c faultCase) play() error {
 	}
 	return nil
 }
+
+// reasons are what errors say of what the victim did.
+var reasons = map[fault]string{end: "died", panicking: "died", panics: "panicked: boom",
+	fails: "returned an error: out of luck", returns: "has returned", returned: "has returned",
+	badCall: "made an invalid call"}
 
 // late is whether others find out because their time is up.
 func (c faultCase) late() bool {
@@ -251,7 +266,7 @@ func (c faultCase) check(victim int, first, next error) error {
 		if c.late() && !errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("%v is no context.DeadlineExceeded", err)
 		}
-		if c.fault == fails && !strings.Contains(err.Error(), "out of luck") {
+		if !strings.Contains(err.Error(), reasons[c.fault]) {
 			return fmt.Errorf("%q does not say why", err)
 		}
 	}
