@@ -88,7 +88,8 @@ func playPlan[T Element](p *plan.Plan, seed uint64) error {
 				switch {
 				case p.Op == plan.Reduce && r != p.Root:
 					want = before[r][i]
-				case p.Op == plan.Gather && r != p.Root, (p.Op == plan.Scatter || p.Op == plan.ReduceScatter) && r != owner:
+				case p.Op == plan.Gather && r != p.Root,
+					(p.Op == plan.Scatter || p.Op == plan.ReduceScatter) && r != owner:
 					continue
 				}
 				if bufs[r][i] != want {

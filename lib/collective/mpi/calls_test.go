@@ -182,7 +182,8 @@ func randomCall[T group.Element](of func(float64) T) func(context.Context, group
 		lengths := []int{0, 1, 2, 3, 7, 64, 1000, 4097, 9001}
 		size, me := g.Size(), g.Rank()
 		o := operation{kind: group.Kind(rng.IntN(int(group.KindSplit))), op: group.ReduceOp(rng.IntN(5)),
-			root: rng.IntN(size), length: lengths[rng.IntN(len(lengths))], inPlace: rng.IntN(2) == 0, seed: rng.Uint64()}
+			root: rng.IntN(size), length: lengths[rng.IntN(len(lengths))], inPlace: rng.IntN(2) == 0,
+			seed: rng.Uint64()}
 		if o.kind == group.KindRecv {
 			o.kind = group.KindSend
 		}

@@ -129,8 +129,8 @@ func pieces(ctx context.Context, r *rank) error {
 	return random(100)(ctx, r)
 }
 
-// rounding has two ranks, so that each element is rounded once, as between goroutines. The mean is the sum, rounded, and
-// half of it, rounded.
+// rounding has two ranks, so that each element is rounded once, as between goroutines. The mean is the sum, rounded,
+// and half of it, rounded.
 func rounding(ctx context.Context, r *rank) error {
 	const n = 1 << 16
 	var inputs [2][]uint16
