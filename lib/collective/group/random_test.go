@@ -18,7 +18,7 @@ import (
 // and compares the results with the definitions and the messages with the plans.
 func TestRunPlan(t *testing.T) {
 	defer noLeaks(t)()
-	cases := 500
+	cases := 300
 	if raceEnabled {
 		cases /= 10
 	}
@@ -43,6 +43,84 @@ func TestRunPlan(t *testing.T) {
 			}
 		}
 	}
+}
+
+// TestMutations breaks plans at random. Some changes must always be refused; of the others, what Prove accepts must run
+// and give the right result.
+func TestMutations(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	accepted := 0
+	for _, op := range plan.Ops() {
+		for _, algorithm := range plan.Algorithms(op) {
+			if op == plan.Broadcast && algorithm == plan.HalvingDoubling {
+				continue // it sends some chunks twice, so that a message may be missing
+			}
+			for range 300 {
+				p, err := plan.New(op, algorithm, 2+rng.IntN(7))
+				if err != nil {
+					t.Fatal(err)
+				}
+				rank := rng.IntN(p.Ranks)
+				if len(p.Steps[rank]) == 0 {
+					continue
+				}
+				i := rng.IntN(len(p.Steps[rank]))
+				before := p.Steps[rank][i]
+				what, fatal := mutate(p, rank, i, rng)
+				if p.Prove() != nil {
+					continue
+				}
+				accepted++
+				if fatal {
+					t.Fatalf("%s of rank %d, %+v, went unnoticed in\n%v", what, rank, before, p)
+				}
+				if err := playPlan[int32](p, rng.Uint64()); err != nil {
+					t.Fatalf("%s of rank %d, %+v: Prove accepts what is wrong: %v\n%v", what, rank, before, err, p)
+				}
+			}
+		}
+	}
+	if accepted == 0 {
+		t.Error("no change was harmless, so that nothing was compared")
+	}
+}
+
+// mutate changes step i of a rank in one way, and tells whether any plan is wrong after it.
+func mutate(p *plan.Plan, rank, i int, random *rand.Rand) (what string, fatal bool) {
+	steps := &p.Steps[rank]
+	s := &(*steps)[i]
+	switch random.IntN(9) {
+	case 0:
+		*steps = slices.Delete(*steps, i, i+1)
+		return "drop", true
+	case 1:
+		fatal = s.Action != plan.Copy // copying again changes nothing
+		*steps = slices.Insert(*steps, i, *s)
+		return "duplicate", fatal
+	case 2:
+		if s.Action <= plan.Receive {
+			s.Peer = (s.Peer + 1 + random.IntN(p.Ranks)) % (p.Ranks + 1)
+			return "change the peer", true
+		}
+	case 3:
+		s.Chunk++
+		return "change the chunk", true
+	case 4:
+		if s.Action <= plan.Receive {
+			s.Round = (s.Round + 1 + random.IntN(p.Rounds+1)) % (p.Rounds + 2)
+			return "change the round", true
+		}
+	case 5:
+		s.Slot = random.IntN(p.Slots)
+	case 6:
+		s.From = random.IntN(p.Slots)
+	case 7:
+		j := random.IntN(len(*steps))
+		(*steps)[i], (*steps)[j] = (*steps)[j], (*steps)[i]
+	case 8:
+		s.Action = plan.Action(random.IntN(5))
+	}
+	return "change", false
 }
 
 // playPlan runs a plan on whole numbers, of which sums are the same in any order, with any length of the whole buffer.
