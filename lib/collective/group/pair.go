@@ -128,14 +128,9 @@ func (m *member) awaitPeer(ctx context.Context, p *pair, at place, call Call, st
 	s.mu.Lock()
 	if p.begun < at.seq {
 		defer s.mu.Unlock()
-		switch f := s.failure.Load(); {
-		case f != nil:
-			return f
-		case err == context.DeadlineExceeded:
-			return s.failLocked(m.unmet(call, at.seq, time.Since(started), err))
-		default:
-			return m.giveUpLocked(ctx, call.Kind, at.seq)
-		}
+		return m.giveUpWaiting(ctx, call.Kind, at.seq, err, func() *Failure {
+			return m.unmet(call, at.seq, time.Since(started), err)
+		})
 	}
 	s.mu.Unlock()
 	for p.finished.Load() < at.seq { // both buffers are in use

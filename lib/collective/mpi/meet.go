@@ -49,14 +49,18 @@ func (g *ranks) compare(t *task, calls []head) error {
 	if t.InCounts == nil {
 		return nil
 	}
-	for rank, call := range calls {
-		if want := t.OutCounts[rank]; call.give != int64(want) {
-			return g.fail(t, rank,
-				fmt.Sprintf("has %d elements for rank %d, which expects %d", call.give, g.rank, want), nil)
+	differ := func(from, to int, has, expects int64) error {
+		if has == expects {
+			return nil
 		}
-		if has := t.InCounts[rank]; call.take != int64(has) {
-			return g.fail(t, g.rank, fmt.Sprintf("has %d elements for rank %d, which expects %d", has, rank, call.take),
-				nil)
+		return g.fail(t, from, fmt.Sprintf("has %d elements for rank %d, which expects %d", has, to, expects), nil)
+	}
+	for rank, call := range calls {
+		if err := differ(rank, g.rank, call.give, int64(t.OutCounts[rank])); err != nil {
+			return err
+		}
+		if err := differ(g.rank, rank, int64(t.InCounts[rank]), call.take); err != nil {
+			return err
 		}
 	}
 	return nil
