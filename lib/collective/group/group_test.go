@@ -10,7 +10,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/gomlx/compute/dtypes/bfloat16"
 
@@ -25,41 +24,24 @@ func TestNoAllocation(t *testing.T) {
 	}
 	const n, times = 4, 20
 	for _, length := range []int{n, 1 << 18} {
-		calls := map[string]func(ctx context.Context, g Group, whole, part, other []float32) error{
-			"all-reduce": func(ctx context.Context, g Group, whole, _, _ []float32) error {
-				return AllReduce(ctx, g, whole, Sum)
-			},
-			"reduce-scatter": func(ctx context.Context, g Group, whole, part, _ []float32) error {
-				return ReduceScatter(ctx, g, whole, part, Max)
-			},
-			"all-gather": func(ctx context.Context, g Group, whole, part, _ []float32) error {
-				return AllGather(ctx, g, part, whole)
-			},
-			"all-to-all": func(ctx context.Context, g Group, whole, _, other []float32) error {
-				return AllToAll(ctx, g, whole, other)
-			},
-			"broadcast": func(ctx context.Context, g Group, whole, _, _ []float32) error {
-				return Broadcast(ctx, g, whole, 2)
-			},
-			"bfloat16": func(ctx context.Context, g Group, whole, _, _ []float32) error {
-				halves := unsafe.Slice((*bfloat16.BFloat16)(unsafe.Pointer(&whole[0])), len(whole))
-				return AllReduce(ctx, g, halves, Mean)
-			},
-			"barrier": func(ctx context.Context, g Group, _, _, _ []float32) error { return Barrier(ctx, g) },
-			"send": func(ctx context.Context, g Group, whole, _, other []float32) error {
-				if g.Rank()%2 == 0 {
-					return Send(ctx, g, whole, g.Rank()+1)
-				}
-				return Recv(ctx, g, other, g.Rank()-1)
-			},
+		calls := make([][]Call, n) // by rank
+		for r := range calls {
+			whole, part, other := make([]float32, length), make([]float32, length/n), make([]float32, length)
+			halves := make([]bfloat16.BFloat16, length)
+			message := SendCall(whole, r^1)
+			if r%2 == 1 {
+				message = RecvCall(other, r^1)
+			}
+			calls[r] = []Call{message, AllReduceCall(whole, Sum), reduceScatterCall(whole, part, Max),
+				allGatherCall(part, whole), allToAllCall(whole, other), BroadcastCall(whole, 2),
+				AllReduceCall(halves, Mean), BarrierCall()}
 		}
-		for name, call := range calls {
+		for i := range calls[0] {
 			var allocated float64
 			err := Run(context.Background(), n, func(ctx context.Context, g Group) error {
-				whole, part, other := make([]float32, length), make([]float32, length/n), make([]float32, length)
 				var failed error
 				do := func() {
-					if err := call(ctx, g, whole, part, other); err != nil {
+					if err := g.Do(ctx, calls[g.Rank()][i]); err != nil {
 						failed = err
 					}
 				}
@@ -76,13 +58,10 @@ func TestNoAllocation(t *testing.T) {
 						do()
 					}
 				}
-				if failed != nil {
-					return failed
-				}
-				return Barrier(ctx, g)
+				return errors.Join(failed, Barrier(ctx, g))
 			})
 			if err != nil || allocated != 0 {
-				t.Errorf("%s of %d elements: %v allocations a call, error %v", name, length, allocated, err)
+				t.Errorf("%v: %v allocations a call, error %v", &calls[0][i], allocated, err)
 			}
 		}
 	}
