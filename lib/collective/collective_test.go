@@ -65,29 +65,18 @@ func flat(t *testing.T, placed *dtensor.Tensor) []float32 {
 // not remove the recomputed collectives.
 func TestCheckpoint(t *testing.T) {
 	m := mesh(t, xla.Axis("data", 4))
-	x := make([]float32, 32)
+	x := make([]float32, 4*8*columns)
 	for i := range x {
 		x[i] = float32(math.Sin(float64(i)))
 	}
-	for name, op := range map[string]fn{
-		"all-reduce sum":     func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum) },
-		"all-reduce max":     func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Max) },
-		"all-gather":         func(x *graph.Node) *graph.Node { return collective.AllGather(x, 0) },
-		"reduce-scatter":     func(x *graph.Node) *graph.Node { return collective.ReduceScatter(x, collective.Sum, 0) },
-		"all-to-all":         func(x *graph.Node) *graph.Node { return collective.AllToAll(x, 0, 0) },
-		"ring-shift":         func(x *graph.Node) *graph.Node { return collective.RingShift(x, 1) },
-		"broadcast":          func(x *graph.Node) *graph.Node { return collective.Broadcast(x, 1) },
-		"all-reduce product": func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Product) },
-		"all-reduce min":     func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Min) },
-		"all-reduce mean":    func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Mean) },
-		"reduce":             func(x *graph.Node) *graph.Node { return collective.Reduce(x, collective.Sum, 1) },
-		"gather":             func(x *graph.Node) *graph.Node { return collective.Gather(x, 0, 1) },
-		"scatter":            func(x *graph.Node) *graph.Node { return collective.Scatter(x, 0, 1) },
-		"barrier":            func(x *graph.Node) *graph.Node { return collective.Barrier(x) },
-		"f and g": func(x *graph.Node) *graph.Node {
-			return collective.G(graph.Tanh(collective.F(x, "data")), "data")
-		},
-	} {
+	for _, o := range append(operations(4), operation{name: "f and g", on: func(x *graph.Node, _ ...string) *graph.Node {
+		return collective.G(graph.Tanh(collective.F(x, "data")), "data")
+	}}) {
+		if o.name == "part" {
+			continue // it does not communicate
+		}
+		op := func(x *graph.Node) *graph.Node { return graph.Reshape(o.on(graph.Reshape(x, 8, columns)), -1) }
+		name := o.name
 		gradient := func(checkpoint bool) ([]float32, xla.Report) {
 			out, report := call(t, m, func(x *graph.Node) *graph.Node {
 				h := graph.Sin(x)

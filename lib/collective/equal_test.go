@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
+	"gonum.org/v1/gonum/floats"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/collective"
@@ -319,7 +320,7 @@ func (s setting) test(t *testing.T) {
 	for i, op := range ops {
 		for j, what := range []string{"values", "losses", "gradients"} {
 			want := float64s(one[3*i+j])
-			bound := 4 * eps * largest(want)
+			bound := 4 * eps * max(1, floats.Norm(want, math.Inf(1)))
 			if what == "values" && !op.round {
 				bound = 0
 			}
@@ -338,10 +339,10 @@ func (s setting) test(t *testing.T) {
 		down := run(moved)
 		for i, op := range ops {
 			losses, gradients := 3*i+1, got[3*i+2]
-			difference := (sum(up[losses]) - sum(down[losses])) / (2 * h)
-			bound := 8*epsilon(dtypes.Float32)*sum(up[losses])/h + 4*eps*largest(gradients)
+			difference := (floats.Sum(up[losses]) - floats.Sum(down[losses])) / (2 * h)
+			bound := 8*epsilon(dtypes.Float32)*floats.Sum(up[losses])/h + 4*eps*max(1, floats.Norm(gradients, math.Inf(1)))
 			if op.round {
-				bound += 4 * eps * sum(up[losses]) / h // the values are rounded to the type
+				bound += 4 * eps * floats.Sum(up[losses]) / h // the values are rounded to the type
 			}
 			compare(t, fmt.Sprintf("%s: gradient at %d against finite differences", op.name, at),
 				gradients[at:at+1], []float64{difference}, bound)
@@ -362,15 +363,6 @@ func compare(t *testing.T, what string, got, want []float64, bound float64) {
 			return
 		}
 	}
-}
-
-// largest is the largest absolute value, at least 1.
-func largest(x []float64) float64 {
-	m := 1.0
-	for _, v := range x {
-		m = max(m, math.Abs(v))
-	}
-	return m
 }
 
 // epsilon is the distance from 1 to the next number of a type.
@@ -398,12 +390,4 @@ func float64s(t *tensors.Tensor) []float64 {
 		y = append(y, float64(v))
 	}
 	return y
-}
-
-func sum(x []float64) float64 {
-	total := 0.0
-	for _, v := range x {
-		total += v
-	}
-	return total
 }

@@ -35,24 +35,6 @@ func onRanks(f func(x *graph.Node) *graph.Node, x [][]float32) {
 	}
 }
 
-func ExampleBroadcast() {
-	onRanks(func(x *graph.Node) *graph.Node { return collective.Broadcast(x, 0, "data") },
-		[][]float32{{1, 2, 3, 4, 5}, {0, 0, 0, 0, 0}, {0, 0, 0, 0, 0}})
-	// Output:
-	// rank 0 [1 2 3 4 5]
-	// rank 1 [1 2 3 4 5]
-	// rank 2 [1 2 3 4 5]
-}
-
-func ExampleReduce() {
-	onRanks(func(x *graph.Node) *graph.Node { return collective.Reduce(x, collective.Sum, 0, "data") },
-		[][]float32{{1, 1, 1, 1, 1}, {2, 2, 2, 2, 2}, {3, 3, 3, 3, 3}})
-	// Output:
-	// rank 0 [6 6 6 6 6]
-	// rank 1 [2 2 2 2 2]
-	// rank 2 [3 3 3 3 3]
-}
-
 func ExampleAllReduce() {
 	onRanks(func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum, "data") },
 		[][]float32{{1, 1, 1, 1, 1}, {2, 2, 2, 2, 2}, {3, 3, 3, 3, 3}})
@@ -69,15 +51,6 @@ func ExampleAllGather() {
 	// rank 0 [1 1 2 2 3 3]
 	// rank 1 [1 1 2 2 3 3]
 	// rank 2 [1 1 2 2 3 3]
-}
-
-func ExampleScatter() {
-	onRanks(func(x *graph.Node) *graph.Node { return collective.Scatter(x, 1, 0, "data") },
-		[][]float32{{1, 1, 2, 2, 3, 3}, {0, 0, 0, 0, 0, 0}, {0, 0, 0, 0, 0, 0}})
-	// Output:
-	// rank 0 [1 1]
-	// rank 1 [2 2]
-	// rank 2 [3 3]
 }
 
 // Rank r sends ((r+1)·i)^(j+1) for i = 1, 2 to rank j. The book has one list for each target; here they are

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/gomlx/gomlx/core/tensors"
@@ -26,10 +25,7 @@ func TestFaults(t *testing.T) {
 			e := warm(t, form)
 			defer devicetest.NoLeaks(t, threeDevices())()
 			ranks := traintest.Ranks[*pusher]{Size: world, Folder: t.TempDir(),
-				Batches: func(step int) (*tensors.Tensor, *tensors.Tensor) {
-					inputs, targets, _ := toyRows(form, world)(step)
-					return inputs, targets
-				},
+				Batches: toyRows(form, world),
 				Join: func(ctx context.Context, g group.Group) (*pusher, error) {
 					rank, err := e.Join(ctx, &only{g.(traintest.Trap), pushes}, g.Rank())
 					return &pusher{rank, g}, err
@@ -73,12 +69,9 @@ func TestEndedContext(t *testing.T) {
 				return errors.Join(err, traintest.ErrLuck)
 			}
 			<-ctx.Done()
-			inputs, targets, err := toyRows(form, world)(0)
-			if err == nil {
-				_, err = ranks[me].Step(ctx, inputs, targets)
-			}
-			errs[me] = err
-			return err
+			inputs, targets := toyRows(form, world)(0)
+			_, errs[me] = ranks[me].Step(ctx, inputs, targets)
+			return errs[me]
 		})
 		for _, err := range errs[:2] {
 			if err := names(2, err); err != nil || !errors.Is(errs[0], traintest.ErrLuck) {
@@ -87,50 +80,6 @@ func TestEndedContext(t *testing.T) {
 		}
 		for _, rank := range ranks {
 			rank.Close()
-		}
-		leaks()
-	}
-}
-
-// TestCancelledStep cancels the context of one rank alone: it is at fault, and the others do not wait for it.
-func TestCancelledStep(t *testing.T) {
-	for form := range toyForms {
-		e := warm(t, form)
-		leaks := devicetest.NoLeaks(t, threeDevices())
-		groups, err := group.New(world)
-		if err != nil {
-			t.Fatal(err)
-		}
-		errs := make([]error, world)
-		var all sync.WaitGroup
-		for me, g := range groups {
-			all.Go(func() {
-				rank, err := e.Join(t.Context(), g, me)
-				if err != nil {
-					t.Error(err)
-					return
-				}
-				defer rank.Close()
-				ctx, cancel := context.WithCancel(t.Context())
-				defer cancel()
-				if me == 1 {
-					cancel()
-				}
-				inputs, targets, err := toyRows(form, world)(0)
-				if err == nil {
-					_, err = rank.Step(ctx, inputs, targets)
-				}
-				if err == nil { // an asynchronous rank
-					_, err = paramserver.Mean(ctx, g, 1)
-				}
-				errs[me] = err
-			})
-		}
-		all.Wait()
-		for r, err := range errs {
-			if e := names(1, err); e != nil || r == 1 && !errors.Is(err, context.Canceled) {
-				t.Errorf("%s: rank %d: %v", form, r, err)
-			}
 		}
 		leaks()
 	}

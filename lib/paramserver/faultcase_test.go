@@ -69,7 +69,7 @@ func warm(t *testing.T, form string) *paramserver.Programs {
 }
 
 // toyRows are batches of two examples for each micro-batch.
-func toyRows(form string, ranks int) source {
+func toyRows(form string, ranks int) traintest.Batches {
 	return toySource(2 * ranks * max(1, toyForms[form].Accumulate))
 }
 

@@ -8,7 +8,6 @@ import (
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
-	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
@@ -28,9 +27,7 @@ func TestForms(t *testing.T) {
 	for _, tied := range []bool{false, true} {
 		recipe := train.Recipe{Model: toy.Layers(3, tied), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}}
 		for _, world := range []int{1, 3, 8} {
-			want, metrics := traintest.Alone(t, backend, recipe, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) {
-				return toy.Batch(i, 2*world)
-			})
+			want, metrics := traintest.Alone(t, backend, recipe, steps, toySource(2*world))
 			var first result
 			for i, o := range []paramserver.Options{{}, {BucketBytes: 160}, {BucketBytes: 160, Servers: 1},
 				{Recompute: true},
@@ -44,7 +41,7 @@ func TestForms(t *testing.T) {
 				if i == 0 {
 					first = got
 				}
-				if name := differ(first.params, got.params); name != "" {
+				if name := traintest.Differ(first.params, got.params); name != "" {
 					t.Errorf("tied %v, %d ranks, %+v: %s has other bits", tied, world, o, name)
 				}
 				if off := traintest.Apart(t, want, got.params); !(off <= 64) {
@@ -70,9 +67,7 @@ func TestSumLoss(t *testing.T) {
 		return graph.ReduceAllSum(graph.Square(graph.Sub(y, targets)))
 	}
 	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(0.01)}
-	want, metrics := traintest.Alone(t, backend, recipe, 5, func(i int) (*tensors.Tensor, *tensors.Tensor) {
-		return toy.Batch(i, 2*world)
-	})
+	want, metrics := traintest.Alone(t, backend, recipe, 5, toySource(2*world))
 	got := together(t, newEngine(t, backend, recipe, paramserver.Options{SumLoss: true, Accumulate: 2}), world, 5,
 		toySource(2*world))[0]
 	if off := traintest.Apart(t, want, got.params); !(off <= 8) {
@@ -146,7 +141,7 @@ func TestAsync(t *testing.T) {
 	e := newEngine(t, backend, recipe, paramserver.Options{Async: true, BucketBytes: 160, Servers: 1})
 	one := together(t, e, 1, steps, toySource(4))[0]
 	plain := together(t, newEngine(t, backend, recipe, paramserver.Options{}), 1, steps, toySource(4))[0]
-	if name := differ(one.params, plain.params); name != "" || one.staleness != 0 {
+	if name := traintest.Differ(one.params, plain.params); name != "" || one.staleness != 0 {
 		t.Errorf("one rank: %s differs, staleness %v", name, one.staleness)
 	}
 
@@ -197,9 +192,7 @@ func TestKinds(t *testing.T) {
 	}{"mixed": {mixed, 1 << 16}, "pure": {pure, 1 << 16},
 		"buffers": {train.Recipe{Model: toy.Buffered(0.5), Optimizer: optim.AdamW(1e-2)}, 8}} {
 		recipe := c.recipe
-		want, _ := traintest.Alone(t, backend, recipe, steps, func(i int) (*tensors.Tensor, *tensors.Tensor) {
-			return toy.Batch(i, 4*world)
-		})
+		want, _ := traintest.Alone(t, backend, recipe, steps, toySource(4*world))
 		o := paramserver.Options{BucketBytes: 160, Accumulate: 2, Servers: 2}
 		got := together(t, newEngine(t, backend, recipe, o), world, steps, toySource(4*world))[0]
 		if off := traintest.Apart(t, want, got.params); !(off <= c.units) {

@@ -7,8 +7,8 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/toy"
+	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/paramserver"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -17,23 +17,16 @@ import (
 // result is what a rank ends with.
 type result struct {
 	losses    []float64 // of the whole batches
-	metrics   []paramserver.Metrics
-	staleness float64 // the sum
-	params    params.Named[*tensors.Tensor]
+	staleness float64   // the sum
+	params    traintest.Named
 }
 
-// source gives the batch of a step.
-type source func(step int) (inputs, targets *tensors.Tensor, err error)
-
-func toySource(rows int) source {
-	return func(step int) (*tensors.Tensor, *tensors.Tensor, error) {
-		inputs, targets := toy.Batch(step, rows)
-		return inputs, targets, nil
-	}
+func toySource(rows int) traintest.Batches {
+	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(step, rows) }
 }
 
 // together trains a world of ranks for some steps, and returns what each ends with.
-func together(t *testing.T, e *paramserver.Programs, world, steps int, batches source) []result {
+func together(t *testing.T, e *paramserver.Programs, world, steps int, batches traintest.Batches) []result {
 	t.Helper()
 	results := make([]result, world)
 	if err := group.Run(context.Background(), world, func(ctx context.Context, g group.Group) (err error) {
@@ -47,7 +40,7 @@ func together(t *testing.T, e *paramserver.Programs, world, steps int, batches s
 		t.Fatal(err)
 	}
 	for r := range results {
-		if name := differ(results[0].params, results[r].params); name != "" {
+		if name := traintest.Differ(results[0].params, results[r].params); name != "" {
 			t.Errorf("ranks 0 and %d hold different values of %s", r, name)
 		}
 	}
@@ -55,19 +48,15 @@ func together(t *testing.T, e *paramserver.Programs, world, steps int, batches s
 }
 
 // steady makes steps on one rank, and closes it.
-func steady(ctx context.Context, g group.Group, rank *paramserver.Worker, steps int, batches source) (own result,
-	err error) {
+func steady(ctx context.Context, g group.Group, rank *paramserver.Worker, steps int,
+	batches traintest.Batches) (own result, err error) {
 	for range steps {
-		inputs, targets, err := batches(rank.Steps())
-		if err != nil {
-			return own, err
-		}
+		inputs, targets := batches(rank.Steps())
 		m, err := rank.Step(ctx, inputs, targets)
 		if err != nil {
 			return own, err
 		}
 		own.staleness += m.Staleness
-		own.metrics = append(own.metrics, m)
 		loss, err := paramserver.Mean(ctx, g, m.Loss)
 		if err != nil {
 			return own, err
@@ -88,16 +77,6 @@ func learned(losses []float64) bool {
 		first, last = first+losses[i], last+losses[len(losses)-1-i]
 	}
 	return last < first
-}
-
-// differ returns the name of a parameter whose bits differ, or "".
-func differ(a, b params.Named[*tensors.Tensor]) string {
-	for name := range a {
-		if b[name] == nil || !a[name].Equal(b[name]) {
-			return name
-		}
-	}
-	return ""
 }
 
 func newEngine(t *testing.T, backend *xla.Backend, r train.Recipe, o paramserver.Options) *paramserver.Programs {

@@ -19,7 +19,6 @@ import (
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/paramserver"
 	"github.com/shardbook/shardbook/lib/train"
-	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // leg is a part of a run: ranks of a form, which continue from the last checkpoint in a folder if there is one.
@@ -37,8 +36,8 @@ func (l leg) run(t *testing.T, dir string) (asked [][]int, err error) {
 	e := toyEngine(t, l.form)
 	batches := toyRows(l.form, l.ranks)
 	var last *checkpoint.Checkpoint
-	if path, err := checkpoint.Latest(dir); err == nil {
-		last = open(t, path)
+	if _, err := checkpoint.Latest(dir); err == nil {
+		last = traintest.Last(t, dir)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
@@ -60,10 +59,7 @@ func (l leg) run(t *testing.T, dir string) (asked [][]int, err error) {
 			if step == l.kill && me == l.ranks-1 {
 				return traintest.ErrLuck
 			}
-			inputs, targets, e := batches(step)
-			if e != nil {
-				return e
-			}
+			inputs, targets := batches(step)
 			if _, err = rank.Step(ctx, inputs, targets); err == nil && rank.Steps()%l.every == 0 {
 				err = rank.Save(ctx, dir, nil, 1)
 			}
@@ -81,23 +77,10 @@ func (l leg) run(t *testing.T, dir string) (asked [][]int, err error) {
 	return asked, err
 }
 
-func open(t *testing.T, path string) *checkpoint.Checkpoint {
-	t.Helper()
-	c, err := checkpoint.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return c
-}
-
 // stateOf reads the last checkpoint in a folder, which must be of a step.
 func stateOf(t *testing.T, dir string, r train.Recipe, step int) []*tensors.Tensor {
 	t.Helper()
-	path, err := checkpoint.Latest(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := open(t, path)
+	c := traintest.Last(t, dir)
 	if c.Step != step {
 		t.Errorf("the last checkpoint is of step %d, want %d", c.Step, step)
 	}
@@ -162,7 +145,8 @@ func TestResume(t *testing.T) {
 
 // TestExchange has ranks load the checkpoint of one device, and the reverse.
 func TestExchange(t *testing.T) {
-	run := alonePart(t, toyRecipe)
+	run := traintest.One(t, threeDevices(), toyRecipe)
+	defer run.Close()
 	dir := t.TempDir()
 	train := func(steps int) {
 		for range steps {
@@ -180,11 +164,7 @@ func TestExchange(t *testing.T) {
 	if asked, err := l.run(t, dir); err != nil || !slices.Equal(asked[0], span(2, 4)) {
 		t.Fatalf("steps %v, error %v", asked, err)
 	}
-	path, err := checkpoint.Latest(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := run.Load(t.Context(), open(t, path)); err != nil {
+	if err := run.Load(t.Context(), traintest.Last(t, dir)); err != nil {
 		t.Fatal(err)
 	}
 	want := stateOf(t, dir, toyRecipe, 4)
@@ -195,21 +175,6 @@ func TestExchange(t *testing.T) {
 	mustEqual(t, "one device", got, want)
 	train(1)
 	stateOf(t, dir, toyRecipe, 5)
-}
-
-// alonePart is a run in one program on one device.
-func alonePart(t *testing.T, r train.Recipe) *train.Run {
-	t.Helper()
-	mesh, err := threeDevices().Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
-	run, err := train.New(mesh, r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { run.Close() })
-	return run
 }
 
 // TestRefusedCheckpoints has rank 0 unable to save and to load: all ranks get an error and can continue.
@@ -227,43 +192,42 @@ func TestRefusedCheckpoints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, form := range []string{"servers"} {
-		e := toyEngine(t, form)
-		want := together(t, e, world, 3, toyRows(form, world))[0]
-		var refused atomic.Int32
-		results := make([]result, world)
-		if err := group.Run(t.Context(), world, func(ctx context.Context, g group.Group) error {
-			me := g.Rank()
-			rank, err := e.Join(ctx, g, me)
-			if err != nil {
-				return err
-			}
-			inputs, targets := toy.Batch(0, 2*world)
-			if _, err := rank.Step(ctx, inputs, targets); err != nil {
-				return err
-			}
-			if err := rank.Save(ctx, filepath.Join(file, "below"), nil, 1); err != nil {
-				refused.Add(1)
-			}
-			c, err := checkpoint.Open(path)
-			if err != nil {
-				return err
-			}
-			if err := rank.Load(ctx, c); err != nil {
-				refused.Add(1)
-			}
-			results[me], err = steady(ctx, g, rank, 2, toyRows(form, world))
+	const form = "servers"
+	e := toyEngine(t, form)
+	want := together(t, e, world, 3, toyRows(form, world))[0]
+	var refused atomic.Int32
+	results := make([]result, world)
+	if err := group.Run(t.Context(), world, func(ctx context.Context, g group.Group) error {
+		me := g.Rank()
+		rank, err := e.Join(ctx, g, me)
+		if err != nil {
 			return err
-		}); err != nil {
-			t.Fatalf("%s: %v", form, err)
 		}
-		if refused.Load() != 2*world {
-			t.Errorf("%s: %d errors, want one of each of %d ranks, twice", form, refused.Load(), world)
+		inputs, targets := toy.Batch(0, 2*world)
+		if _, err := rank.Step(ctx, inputs, targets); err != nil {
+			return err
 		}
-		for r := range results {
-			if name := differ(results[r].params, want.params); name != "" {
-				t.Errorf("%s: rank %d then has another %s", form, r, name)
-			}
+		if err := rank.Save(ctx, filepath.Join(file, "below"), nil, 1); err != nil {
+			refused.Add(1)
+		}
+		c, err := checkpoint.Open(path)
+		if err != nil {
+			return err
+		}
+		if err := rank.Load(ctx, c); err != nil {
+			refused.Add(1)
+		}
+		results[me], err = steady(ctx, g, rank, 2, toyRows(form, world))
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+	if refused.Load() != 2*world {
+		t.Errorf("%d errors, want one of each of %d ranks, twice", refused.Load(), world)
+	}
+	for r := range results {
+		if name := traintest.Differ(results[r].params, want.params); name != "" {
+			t.Errorf("rank %d then has another %s", r, name)
 		}
 	}
 }

@@ -5,8 +5,7 @@ import "fmt"
 // maxCompared is the largest group whose ranks' buffers are compared pairwise.
 const maxCompared = 64
 
-// agree returns a failure of a rank whose call differs from the others'. The call of
-// most ranks counts as right.
+// agree returns a failure of a rank whose call differs from the others'. The call of most ranks counts as right.
 func (s *shared) agree(seq uint64) *Failure {
 	first := &s.calls[0]
 	for rank := range s.calls {
@@ -50,8 +49,7 @@ func (s *shared) odd(seq uint64) *Failure {
 	return nil
 }
 
-// oddCounts is the failure of the rank whose counts disagree with most others'; in a tie,
-// of the one that sends.
+// oddCounts is the failure of the rank whose counts disagree with most others'; in a tie, of the one that sends.
 func (s *shared) oddCounts(seq uint64) *Failure {
 	var failure *Failure
 	most := 0

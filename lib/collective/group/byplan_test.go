@@ -4,83 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
-	"slices"
 	"strings"
 	"testing"
 
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
-
-// byPlanAlgorithms have a plan of each of the three operations.
-func byPlanAlgorithms() (all []plan.Algorithm) {
-	for _, a := range plan.Algorithms(plan.AllReduce) {
-		if slices.Contains(plan.Algorithms(plan.AllGather), a) &&
-			slices.Contains(plan.Algorithms(plan.ReduceScatter), a) {
-			all = append(all, a)
-		}
-	}
-	return all
-}
-
-// TestByPlan holds what a view does against the reference of all operations, bit for bit, and what it sends against the
-// plans: for every kind of call, every element type, every algorithm and 1 to 8 ranks. Values are small whole numbers,
-// whose sums are exact in any order.
-func TestByPlan(t *testing.T) {
-	defer noLeaks(t)()
-	algorithms := byPlanAlgorithms()
-	if len(algorithms) < 4 {
-		t.Fatalf("only %v", algorithms)
-	}
-	random := rand.New(rand.NewPCG(5, 6))
-	for ranks := 1; ranks <= 8; ranks++ {
-		for _, algorithm := range algorithms {
-			for kind := KindBroadcast; kind < KindBarrier; kind++ {
-				for element := Float32; element <= Uint8; element++ {
-					c := randomCase{
-						View:      true,
-						Seed:      random.Uint64(),
-						Kind:      kind,
-						Type:      element,
-						Ranks:     ranks,
-						Algorithm: algorithm,
-						Length:    random.IntN(20),
-						Root:      random.IntN(ranks),
-						InPlace:   random.IntN(2) == 0,
-						Op:        ReduceOp(random.IntN(int(Min) + 1)),
-					}
-					if c.Op == Mean && (c.Type >= Int32 || ranks&(ranks-1) != 0) || c.Op == Product {
-						c.Op = Sum // thirds and products of many ranks are not exact
-					}
-					if err := c.play(); err != nil {
-						t.Errorf("%v of %v, %+v: %v", c.Kind, c.Type, c, err)
-					}
-				}
-			}
-		}
-	}
-}
-
-// checkTraffic compares what ranks have sent through a view with the plan of the call, if it has one.
-func (c randomCase) checkTraffic(sent []Counted) error {
-	traffic := plan.Traffic{Sent: make([]plan.Load, c.Ranks)} // the group's own collectives send no message
-	if op := planOps[c.Kind]; op == plan.AllReduce || op == plan.AllGather || op == plan.ReduceScatter {
-		elements := c.Length
-		if op != plan.AllReduce {
-			elements *= c.Ranks
-		}
-		var err error
-		if traffic, err = plan.Count(op, c.Algorithm, c.Ranks, elements, c.Type.Size()); err != nil {
-			return err
-		}
-	}
-	for r, load := range traffic.Sent {
-		if got := sent[r].Total(); got != load {
-			return fmt.Errorf("rank %d sends %+v, want %+v", r, got, load)
-		}
-	}
-	return nil
-}
 
 // TestByPlanRefused has no view where one of the operations lacks the algorithm.
 func TestByPlanRefused(t *testing.T) {

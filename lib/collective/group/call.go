@@ -21,14 +21,12 @@ func Broadcast[T Element](ctx context.Context, g Group, buf []T, root int) error
 	return g.Do(ctx, BroadcastCall(buf, root))
 }
 
-// Reduce reduces the bufs of all ranks, element by element, into the root's. The other
-// ranks' bufs do not change.
+// Reduce reduces the bufs of all ranks, element by element, into the root's. The other ranks' bufs do not change.
 func Reduce[T Element](ctx context.Context, g Group, buf []T, op ReduceOp, root int) error {
 	return g.Do(ctx, callOf(KindReduce, op, root, buf, buf))
 }
 
-// AllReduce reduces the bufs of all ranks, element by element, into each of them.
-// All ranks get bitwise equal results.
+// AllReduce reduces the bufs of all ranks, element by element, into each of them. All ranks get bitwise equal results.
 func AllReduce[T Element](ctx context.Context, g Group, buf []T, op ReduceOp) error {
 	return g.Do(ctx, AllReduceCall(buf, op))
 }
@@ -51,22 +49,19 @@ func Scatter[T Element](ctx context.Context, g Group, in, out []T, root int) err
 	return g.Do(ctx, callOf(KindScatter, Sum, root, in, out))
 }
 
-// ReduceScatter reduces the ins of all ranks, element by element, and writes part r of
-// the result into rank r's out; in is Size times as long as out. A rank's out may be its
-// own part of in; the rest of in does not change.
+// ReduceScatter reduces the ins of all ranks, element by element, and writes part r of the result into rank r's out; in
+// is Size times as long as out. A rank's out may be its own part of in; the rest of in does not change.
 func ReduceScatter[T Element](ctx context.Context, g Group, in, out []T, op ReduceOp) error {
 	return g.Do(ctx, callOf(KindReduceScatter, op, 0, in, out))
 }
 
-// AllToAll copies part p of rank r's in to part r of rank p's out, for all r and p. All
-// parts have the same length.
+// AllToAll copies part p of rank r's in to part r of rank p's out, for all r and p. All parts have the same length.
 func AllToAll[T Element](ctx context.Context, g Group, in, out []T) error {
 	return g.Do(ctx, callOf(KindAllToAll, Sum, 0, in, out))
 }
 
-// AllToAllV is [AllToAll] with uneven parts: in has inCounts[p] elements for each rank p,
-// one part after the other, and out receives outCounts[p] from each rank p. The counts
-// of rank r for p and of rank p from r must be equal.
+// AllToAllV is [AllToAll] with uneven parts: in has inCounts[p] elements for each rank p, one part after the other, and
+// out receives outCounts[p] from each rank p. The counts of rank r for p and of rank p from r must be equal.
 func AllToAllV[T Element](ctx context.Context, g Group, in, out []T, inCounts, outCounts []int) error {
 	call := callOf(KindAllToAll, Sum, 0, in, out)
 	call.InCounts, call.OutCounts = some(inCounts), some(outCounts)

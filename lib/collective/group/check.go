@@ -138,9 +138,8 @@ func (c *Call) reduces() bool {
 	return c.Kind == KindReduce || c.Kind == KindAllReduce || c.Kind == KindReduceScatter
 }
 
-// Elements is the number of elements that all ranks must agree on: the length of the
-// buffer, or in a gather, all-gather, scatter or reduce-scatter of one rank's part. Of an
-// all-to-all it is the length of this rank's input.
+// Elements is the number of elements that all ranks must agree on: the length of the buffer, or in a gather,
+// all-gather, scatter or reduce-scatter of one rank's part. Of an all-to-all it is the length of this rank's input.
 func (c *Call) Elements() int {
 	if c.Kind == KindRecv || c.Kind == KindScatter || c.Kind == KindReduceScatter {
 		return c.Out.Len

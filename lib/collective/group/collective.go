@@ -2,7 +2,6 @@ package group
 
 import (
 	"context"
-	"errors"
 	"runtime"
 	"time"
 )
@@ -35,8 +34,7 @@ func (m *member) collective(ctx context.Context, at place, call Call, started ti
 	return nil
 }
 
-// arrive publishes the call. The last rank to arrive checks that all agree, and
-// prepares the work.
+// arrive publishes the call. The last rank to arrive checks that all agree, and prepares the work.
 func (m *member) arrive(call Call, seq uint64) (last bool, _ *Failure) {
 	s := m.shared
 	s.mu.Lock()
@@ -88,24 +86,28 @@ func (m *member) awaitOthers(ctx context.Context, at place, kind Kind, started t
 	if err == nil {
 		return nil
 	}
-	s := m.shared
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.begun >= at.seq {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.begun >= at.seq {
 		return nil // there is only work to wait for
 	}
-	switch {
-	case s.failure.Load() != nil:
-		return s.failure.Load()
-	case errors.Is(err, context.DeadlineExceeded):
-		return s.failLocked(s.late(kind, at.seq, time.Since(started), err))
-	default:
-		return m.giveUpLocked(ctx, kind, at.seq)
-	}
+	return m.giveUpWaiting(ctx, kind, at.seq, err, func() *Failure {
+		return m.late(kind, at.seq, time.Since(started), err)
+	})
 }
 
-// help processes blocks of the work until none is left. The rank that does the last one
-// wakes all ranks.
+// giveUpWaiting ends the group because of the error that ended a wait; late is the failure at a deadline.
+func (m *member) giveUpWaiting(ctx context.Context, kind Kind, seq uint64, err error, late func() *Failure) *Failure {
+	if f := m.failure.Load(); f != nil {
+		return f
+	}
+	if err == context.DeadlineExceeded {
+		return m.failLocked(late())
+	}
+	return m.giveUpLocked(ctx, kind, seq)
+}
+
+// help processes blocks of the work until none is left. The rank that does the last one wakes all ranks.
 func (m *member) help(kind Kind, seq uint64) {
 	ended := false
 	defer func() {

@@ -2,8 +2,7 @@ package group
 
 import "context"
 
-// Exchange is an all-gather of messages of any length: it returns every rank's message,
-// in the order of the ranks.
+// Exchange is an all-gather of messages of any length: it returns every rank's message, in the order of the ranks.
 func Exchange(ctx context.Context, g Group, own []byte) ([][]byte, error) {
 	sizes := make([]int64, g.Size())
 	if err := AllGather(ctx, g, []int64{int64(len(own))}, sizes); err != nil {

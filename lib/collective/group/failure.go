@@ -2,8 +2,7 @@ package group
 
 import "fmt"
 
-// Failure is the error that ended a group. Every rank gets it from the call that failed
-// and from all later calls.
+// Failure is the error that ended a group. Every rank gets it from the call that failed and from all later calls.
 type Failure struct {
 	Group  string // the sub-group that failed; "" for a group that was not split off
 	Rank   int    // the rank at fault, by its number in that group
@@ -13,8 +12,7 @@ type Failure struct {
 	Err    error  // the cause, if there is one: context.DeadlineExceeded, the rank's own error
 }
 
-// Error says for example
-// "all-reduce #12: rank 3 did not arrive within 2s (its last call was barrier #11)".
+// Error says for example "all-reduce #12: rank 3 did not arrive within 2s (its last call was barrier #11)".
 func (f *Failure) Error() string {
 	of := ""
 	if f.Group != "" {

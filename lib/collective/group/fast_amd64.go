@@ -8,15 +8,13 @@ import (
 
 var hasAVX2 = cpu.X86.HasAVX2 && cpu.X86.HasF16C
 
-// sumFloat32 adds n elements of the sources in order, divides the sums by divisor
-// unless that is 0, and writes them to every destination. n is a multiple of 32, and
-// there is at least one source.
+// sumFloat32 adds n elements of the sources in order, divides the sums by divisor unless that is 0, and writes them to
+// every destination. n is a multiple of 32, and there is at least one source.
 //
 //go:noescape
 func sumFloat32(dsts *unsafe.Pointer, dstCount int, srcs *unsafe.Pointer, srcCount int, n int, divisor float32)
 
-// stream copies n bytes past the caches. dst lies at a multiple of 32, and n is a
-// multiple of 128.
+// stream copies n bytes past the caches. dst lies at a multiple of 32, and n is a multiple of 128.
 //
 //go:noescape
 func stream(dst, src unsafe.Pointer, n int)
@@ -63,19 +61,19 @@ func widenFloat16s(dst, src unsafe.Pointer, n int)
 //go:noescape
 func narrowFloat16s(dst, src unsafe.Pointer, n int)
 
-func widenBFloat16Fast(dst []float32, src []uint16) int {
-	return convert(widenBFloat16s, dst, src)
-}
-
-func narrowBFloat16Fast(dst []uint16, src []float32) int {
-	return convert(narrowBFloat16s, dst, src)
-}
-
-func widenFloat16Fast(dst []float32, src []uint16) int {
+// widenFast widens as many numbers as there are instructions for, and says how many.
+func widenFast(t Type, dst []float32, src []uint16) int {
+	if t == BFloat16 {
+		return convert(widenBFloat16s, dst, src)
+	}
 	return convert(widenFloat16s, dst, src)
 }
 
-func narrowFloat16Fast(dst []uint16, src []float32) int {
+// narrowFast narrows as many numbers as there are instructions for, and says how many.
+func narrowFast(t Type, dst []uint16, src []float32) int {
+	if t == BFloat16 {
+		return convert(narrowBFloat16s, dst, src)
+	}
 	return convert(narrowFloat16s, dst, src)
 }
 

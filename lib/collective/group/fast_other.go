@@ -14,7 +14,5 @@ func move(dst, src unsafe.Pointer, n int, much bool) {
 
 // The conversions convert as many elements as there are instructions for: none here.
 
-func widenBFloat16Fast(dst []float32, src []uint16) int  { return 0 }
-func narrowBFloat16Fast(dst []uint16, src []float32) int { return 0 }
-func widenFloat16Fast(dst []float32, src []uint16) int   { return 0 }
-func narrowFloat16Fast(dst []uint16, src []float32) int  { return 0 }
+func widenFast(t Type, dst []float32, src []uint16) int  { return 0 }
+func narrowFast(t Type, dst []uint16, src []float32) int { return 0 }

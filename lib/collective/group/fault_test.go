@@ -16,8 +16,7 @@ import (
 // hooked is an option that calls f at every step of every call.
 func hooked(f func(rank int, s step)) Option { return func(c *config) { c.hook = f } }
 
-// faultOps are all operations, with enough data for several blocks of work; each
-// needs all of three ranks.
+// faultOps are all operations, with enough data for several blocks of work; each needs all of three ranks.
 var faultOps = []struct {
 	name  string
 	calls func(rank int) []Call // made at once, and waited for
@@ -68,19 +67,20 @@ const (
 	overdue   fault = "overdue"    // it comes when the others have given up
 	end       fault = "end"        // its goroutine ends
 	panicking fault = "panic"      //
+	panics    fault = "panics"     // before it makes the call
 	fails     fault = "fail"       // its function returns an error, and the call is not made
 	returns   fault = "return"     // its function returns, and the call is not made
+	returned  fault = "returned"   // its function has returned before the others make the call
 	otherOp   fault = "other op"   // it makes another call
 	otherSize fault = "other size" // it makes the call with other lengths
 	otherType fault = "other type" //
 	badCall   fault = "bad call"   // it makes a call that cannot be
 )
 
-// TestFaults injects a fault into the second of three operations, at each step of
-// each operation, and checks that every other rank returns in time with an error
-// that names the rank and the operation, or does well where the fault does no harm.
-// The clock is synctest's, which moves only when all ranks wait: none but the victim
-// is late, and a hang is a deadlock.
+// TestFaults injects a fault into the second of three operations, at each step of each operation, and checks that every
+// other rank returns in time with an error that names the rank and the operation, or does well where the fault does no
+// harm. The clock is synctest's, which moves only when all ranks wait: none but the victim is late, and a hang is a
+// deadlock.
 func TestFaults(t *testing.T) {
 	play := func(c faultCase) {
 		synctest.Test(t, func(t *testing.T) {
@@ -104,7 +104,7 @@ func TestFaults(t *testing.T) {
 				}
 			}
 			c.at = steps
-			for _, c.fault = range []fault{fails, returns, otherOp, otherSize, otherType, badCall} {
+			for _, c.fault = range []fault{fails, panics, returns, returned, otherOp, otherSize, otherType, badCall} {
 				play(c)
 			}
 		}
@@ -155,7 +155,7 @@ func (c faultCase) play() error {
 	var survivors sync.WaitGroup
 	survivors.Add(2)
 	go func() { survivors.Wait(); close(over) }()
-	_ = Run(context.Background(), 3, func(ctx context.Context, g Group) error {
+	err := Run(context.Background(), 3, func(ctx context.Context, g Group) error {
 		rank := g.Rank()
 		if rank != victim {
 			defer survivors.Done()
@@ -172,12 +172,16 @@ func (c faultCase) play() error {
 			switch c.fault {
 			case fails:
 				return errors.New("out of luck")
-			case returns:
+			case panics:
+				panic("boom")
+			case returns, returned:
 				return nil
 			}
 			for i := range mine {
 				mine[i] = spoil(mine[i], c.fault)
 			}
+		} else if c.fault == returned {
+			time.Sleep(time.Millisecond)
 		} else if c.at == stepArrived {
 			<-stricken // else the victim may be the last, which has no such step
 		}
@@ -195,6 +199,10 @@ func (c faultCase) play() error {
 		}
 		return nil
 	}, hooked(hook))
+	if want := map[fault]string{panics: "rank 2: panic: boom\n", fails: "rank 2: out of luck"}[c.fault]; want != "" &&
+		!strings.Contains(fmt.Sprint(err), want) {
+		return fmt.Errorf("Run returns %v, want %q", err, want)
+	}
 	harmed := 0
 	for rank := range 3 {
 		if err := results[rank][0]; err != nil {
@@ -216,13 +224,17 @@ func (c faultCase) play() error {
 	return nil
 }
 
+// reasons are what errors say of what the victim did.
+var reasons = map[fault]string{end: "died", panicking: "died", panics: "panicked: boom",
+	fails: "returned an error: out of luck", returns: "has returned", returned: "has returned",
+	badCall: "made an invalid call"}
+
 // late is whether others find out because their time is up.
 func (c faultCase) late() bool {
 	return c.fault == drop || c.fault == overdue || c.fault == otherOp && c.op == "send and receive"
 }
 
-// check looks at what another rank than the victim got from the call with the fault,
-// and from the next.
+// check looks at what another rank than the victim got from the call with the fault, and from the next.
 func (c faultCase) check(victim int, first, next error) error {
 	if c.fault == pause {
 		return errors.Join(first, next)
@@ -254,7 +266,7 @@ func (c faultCase) check(victim int, first, next error) error {
 		if c.late() && !errors.Is(err, context.DeadlineExceeded) {
 			return fmt.Errorf("%v is no context.DeadlineExceeded", err)
 		}
-		if c.fault == fails && !strings.Contains(err.Error(), "out of luck") {
+		if !strings.Contains(err.Error(), reasons[c.fault]) {
 			return fmt.Errorf("%q does not say why", err)
 		}
 	}

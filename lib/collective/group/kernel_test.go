@@ -1,7 +1,6 @@
 package group
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -12,53 +11,54 @@ import (
 	"github.com/gomlx/compute/dtypes/float16"
 )
 
-// TestFastIsPortable compares the instructions for one machine with plain Go, bit for
-// bit, at all lengths, offsets and numbers of ranks, special values included.
-func TestFastIsPortable(t *testing.T) {
+// TestReduce compares reductions with the reference, bit for bit, for all types, reductions and numbers of ranks, at
+// lengths around those that instructions and strips take: numbers whose sums must be rounded, and special values.
+func TestReduce(t *testing.T) {
+	inf, nan, zero := math.Inf(1), math.NaN(), math.Copysign(0, -1)
+	floats := []float64{0, zero, inf, -inf, nan, 1e-45, -1e-40, math.MaxFloat32, 1, -1}
+	checkReduce[float32](t, floats)
+	checkReduce[float64](t, floats)
+	checkReduce[bfloat16.BFloat16](t, floats)
+	checkReduce[float16.Float16](t, floats)
+	checkReduce[int32](t, []float64{1 << 20, -1 << 20, 3}) // whose products wrap
+	checkReduce[int64](t, []float64{1 << 40, -1 << 40, 3})
+	checkReduce[uint8](t, []float64{255, 0, 7})
+}
+
+func checkReduce[T Element](t *testing.T, special []float64) {
 	rng := rand.New(rand.NewPCG(1, 1))
-	special := []float32{0, float32(math.Copysign(0, -1)), float32(math.Inf(1)), float32(math.Inf(-1)), 1e-45, -1e-40,
-		math.MaxFloat32}
-	fast := 0
+	lengths := []int{0, 1, 15, 16, 31, 32, 33, 63, 100, 200, strip - 1, strip + 40}
 	for ranks := 1; ranks <= 9; ranks++ {
-		for length := 0; length < 200; length++ {
-			for _, op := range []ReduceOp{Sum, Mean} {
-				offset := rng.IntN(8)
-				srcs := make([][]float32, ranks)
-				for r := range srcs {
-					srcs[r] = randomValues[float32](rng, offset+length)[offset:]
-					for i := range srcs[r] {
-						if rng.IntN(10) == 0 {
-							srcs[r][i] = special[rng.IntN(len(special))]
-						}
+		for op := Sum; op <= Min; op++ {
+			if op == Mean && TypeOf[T]() >= Int32 {
+				continue
+			}
+			length := lengths[rng.IntN(len(lengths))]
+			srcs := make([][]T, ranks)
+			for r := range srcs {
+				srcs[r] = randomValues[T](rng, 7+length)[rng.IntN(8):][:length:length] // of any alignment
+				for i := range srcs[r] {
+					if rng.IntN(10) == 0 {
+						srcs[r][i] = fromNumber[T](special[rng.IntN(len(special))])
 					}
 				}
-				want := make([]float32, length)
-				reduceAs[float32](op, addresses([][]float32{want}), addresses(srcs), 0, length)
-				got := [][]float32{make([]float32, length+1), make([]float32, length+1)}
-				done := reduceFast(op, addresses(got), addresses(srcs), length)
-				fast += done
+			}
+			got := [][]T{make([]T, length+1), make([]T, length+1)}
+			reduce(TypeOf[T](), op, addresses(got), addresses(srcs), length)
+			for i := range length + 1 {
+				var want T
+				if i < length {
+					want = reduceColumn(op, srcs, i)
+				}
 				for _, g := range got {
-					for i := range g {
-						if i < done && math.Float32bits(g[i]) != math.Float32bits(want[i]) {
-							t.Fatalf(
-								"%v of %d ranks, element %d of %d: %x, want %x",
-								op,
-								ranks,
-								i,
-								length,
-								g[i],
-								want[i],
-							)
-						}
-						if i >= done && g[i] != 0 {
-							t.Fatalf("%v of %d ranks wrote element %d of %d", op, ranks, i, done)
-						}
+					if !alike(g[i], want) {
+						t.Fatalf("%v of %v, %d ranks, element %d of %d: %v, want %v", op, TypeOf[T](), ranks, i, length,
+							g[i], want)
 					}
 				}
 			}
 		}
 	}
-	t.Logf("%d elements the fast way", fast)
 }
 
 func addresses[T Element](arrays [][]T) (p pointers) {
@@ -86,117 +86,41 @@ func TestMove(t *testing.T) {
 	}
 }
 
-// TestHalves compares the 16-bit conversions with tables of all values: every one of
-// the 2^16 wide, and around each, and halfway to the next, narrow.
+// TestHalves compares the 16-bit conversions with the definitions: every one of the 2^16 values wide, and around each,
+// and halfway to the next, narrow.
 func TestHalves(t *testing.T) {
-	for b := range 1 << 16 {
-		checkHalf(t, BFloat16, bfloat16Table, uint16(b))
-		checkHalf(t, Float16, float16Table, uint16(b))
-	}
-}
-
-func checkHalf(t *testing.T, kind Type, table table, bits uint16) {
-	t.Helper()
-	// 16 are converted by instructions, where there are any, and the last in Go.
-	wides := make([]float32, 17)
-	widen(kind, wides, slices.Repeat([]uint16{bits}, 17))
-	magnitude, infinity := bits&0x7fff, uint16(len(table)-1)
-	around := []float32{}
-	for _, wide := range wides[15:] {
-		x := float64(wide)
-		switch {
-		case magnitude > infinity:
-			if !math.IsNaN(x) {
-				t.Fatalf("bits %#x of %v widen to %v, want NaN", bits, kind, x)
-			}
-		case magnitude == infinity:
-			if !math.IsInf(x, 0) || math.Signbit(x) != (bits>>15 == 1) {
-				t.Fatalf("bits %#x of %v widen to %v, want an infinity", bits, kind, x)
-			}
-		default:
-			want := table[magnitude]
-			if bits>>15 == 1 {
-				want = math.Copysign(want, -1)
-			}
-			if x != want || math.Signbit(x) != math.Signbit(want) {
-				t.Fatalf("bits %#x of %v widen to %v, want %v", bits, kind, x, want)
-			}
-		}
-		around = append(around, wide, math.Nextafter32(wide, 0), math.Nextafter32(wide, float32(math.Inf(1))))
-		if magnitude < infinity {
-			half := float32(math.Copysign((table[magnitude]+table[magnitude+1])/2, x))
-			around = append(around, half, math.Nextafter32(half, 0), math.Nextafter32(half, float32(math.Inf(1))))
-		}
-	}
-	for _, x := range around {
-		narrowed := make([]uint16, 17)
-		narrow(kind, narrowed, slices.Repeat([]float32{x}, 17))
-		for _, got := range narrowed[15:] {
-			if x != x && got&0x7fff > infinity {
-				continue
-			}
-			if want := table.round(float64(x)); got != want {
-				t.Fatalf("%v narrows to bits %#x of %v, want %#x", x, got, kind, want)
-			}
-		}
-		if x != x && narrowed[0] != narrowed[16] {
-			t.Fatalf(
-				"a NaN of bits %#x narrows to bits %#x or %#x of %v",
-				math.Float32bits(x),
-				narrowed[0],
-				narrowed[16],
-				kind,
-			)
-		}
-	}
-}
-
-// TestNaN: a NaN anywhere makes the result NaN, for every reduction and float type.
-func TestNaN(t *testing.T) {
-	for op := Sum; op <= Min; op++ {
-		for at := range 3 {
-			f32 := [][]float32{make([]float32, 40), make([]float32, 40), make([]float32, 40)}
-			f64 := [][]float64{{1}, {2}, {3}}
-			bf16 := [][]bfloat16.BFloat16{{1}, {2}, {3}}
-			f16 := [][]float16.Float16{{1}, {2}, {3}}
-			f32[at][0], f32[at][39] = float32(math.NaN()), float32(math.NaN())
-			f64[at][0] = math.NaN()
-			bf16[at][0] = 0xff81
-			f16[at][0] = 0x7c01
-			reduce(Float32, op, addresses(f32), addresses(f32), 40)
-			reduce(Float64, op, addresses(f64), addresses(f64), 1)
-			reduce(BFloat16, op, addresses(bf16), addresses(bf16), 1)
-			reduce(Float16, op, addresses(f16), addresses(f16), 1)
-			for r := range 3 {
-				got := []float64{
-					float64(f32[r][0]),
-					float64(f32[r][39]),
-					f64[r][0],
-					number64(bf16[r][0]),
-					number64(f16[r][0]),
+	for _, f := range []format{bfloat16Format, float16Format} {
+		for b := range 1 << 16 {
+			bits := uint16(b)
+			want := f.value(bits)
+			// 16 are converted by instructions, where there are any, and the last in Go.
+			wides := make([]float32, 17)
+			widen(f.kind, wides, slices.Repeat([]uint16{bits}, 17))
+			for _, wide := range wides[15:] {
+				if !alike(float64(wide), want) {
+					t.Fatalf("bits %#x of %v widen to %v, want %v", bits, f.kind, wide, want)
 				}
-				for i, x := range got {
-					if !math.IsNaN(x) {
-						t.Errorf("%v with a NaN of rank %d: result %d is %v", op, at, i, x)
+			}
+			wide, inf := wides[16], float32(math.Inf(1))
+			next := f.value(bits + 1)
+			if math.IsInf(next, 0) && !math.IsInf(want, 0) {
+				next = math.Copysign(math.Ldexp(1, 2-f.least), want) // from halfway there on, numbers are infinite
+			}
+			half := float32((want + next) / 2)
+			for _, x := range []float32{wide, math.Nextafter32(wide, 0), math.Nextafter32(wide, inf), half,
+				math.Nextafter32(half, 0), math.Nextafter32(half, inf)} {
+				narrowed := make([]uint16, 17)
+				narrow(f.kind, narrowed, slices.Repeat([]float32{x}, 17))
+				for _, got := range narrowed[15:] {
+					if y, want := f.value(got), f.round(float64(x)); !alike(y, want) {
+						t.Fatalf("%v narrows to bits %#x of %v, which are %v, want %v", x, got, f.kind, y, want)
 					}
 				}
-			}
-		}
-	}
-}
-
-// TestZeros: +0 is more than -0, in either order.
-func TestZeros(t *testing.T) {
-	minus := math.Copysign(0, -1)
-	for _, values := range [][2]float64{{0, minus}, {minus, 0}} {
-		for op, negative := range map[ReduceOp]bool{Max: false, Min: true} {
-			t.Run(fmt.Sprint(op, values), func(t *testing.T) {
-				srcs := [][]float64{{values[0]}, {values[1]}}
-				reduce(Float64, op, addresses(srcs), addresses(srcs), 1)
-				if math.Signbit(srcs[0][0]) != negative {
-					t.Errorf("%v", srcs[0][0])
+				if x != x && narrowed[0] != narrowed[16] {
+					t.Fatalf("a NaN of bits %#x narrows to bits %#x or %#x of %v", math.Float32bits(x), narrowed[0],
+						narrowed[16], f.kind)
 				}
-			})
+			}
 		}
 	}
 }

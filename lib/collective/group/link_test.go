@@ -5,69 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"math/rand/v2"
 	"testing"
 	"time"
 )
-
-// TestSlowChangesNothing makes the same random calls, started or done, on a group and on a slow view of it.
-func TestSlowChangesNothing(t *testing.T) {
-	defer noLeaks(t)()
-	for seed := range uint64(40) {
-		plain, err := playProgram(seed, Link{})
-		if err != nil {
-			t.Fatalf("program %d: %v", seed, err)
-		}
-		slow, err := playProgram(seed, Link{Latency: 50 * time.Microsecond, Bandwidth: 1e7})
-		if err != nil {
-			t.Fatalf("program %d, slow: %v", seed, err)
-		}
-		for i := range plain {
-			if err := same(slow[i], plain[i]); err != nil {
-				t.Errorf("program %d, call %d: slow: %v", seed, i, err)
-			}
-		}
-	}
-}
-
-// playProgram makes the calls of a seed on three ranks, and returns what each call gave to each rank.
-func playProgram(seed uint64, link Link) (results [][][]float32, err error) {
-	const ranks, length = 3, 20
-	rng := rand.New(rand.NewPCG(seed, 3))
-	cases, ins := make([]randomCase, length), make([][][]float32, length)
-	counts := make([][][]int, length)
-	results = make([][][]float32, length)
-	for i := range cases {
-		c := newCase(rng.Uint64())
-		c.Ranks, c.Root, c.Type, c.Plan, c.Length = ranks, c.Root%ranks, Float32, false, c.Length%40
-		cases[i] = c
-		ins[i], results[i], counts[i] = buffers[float32](rng, c)
-	}
-	err = Run(context.Background(), ranks, func(ctx context.Context, g Group) (err error) {
-		if link != (Link{}) {
-			if g, err = Slow(g, link); err != nil {
-				return err
-			}
-		}
-		var pending []*Pending
-		r := g.Rank()
-		for i, c := range cases {
-			in, out := ins[i][r], results[i][r]
-			call := c.call(r, counts[i], callFor(c, in, out))
-			if c.Kind == KindSend { // to the next rank; the receives are started, since all ranks may wait for theirs
-				call = SendCall(in, (r+1)%ranks)
-				pending = append(pending, g.Start(ctx, RecvCall(out, (r+ranks-1)%ranks)))
-			}
-			if c.Started {
-				pending = append(pending, g.Start(ctx, call))
-			} else if err := g.Do(ctx, call); err != nil {
-				return err
-			}
-		}
-		return WaitAll(pending...)
-	})
-	return results, err
-}
 
 // TestLinkTime has what calls take by the model: rounds times the latency, and the bytes of the rank that sends or gets
 // most. The rounds and bytes are those of plan.Formula's table.
@@ -261,8 +201,7 @@ func TestSlowEndsWithItsContext(t *testing.T) {
 		}, BarrierCall()},
 		{"send", func(ctx context.Context, g Group) error {
 			return Send(ctx, g, []float32{1}, 0)
-		}, RecvCall(make([]float32,
-			1), 1)},
+		}, RecvCall(make([]float32, 1), 1)},
 	} {
 		groups, err := New(2)
 		if err != nil {

@@ -102,8 +102,7 @@ func (m *member) perform(ctx context.Context, at place, call Call, started time.
 	return nil
 }
 
-// await waits until ready, and returns nil; or until the group fails or the call's time
-// is over, and returns why.
+// await waits until ready, and returns nil; or until the group fails or the call's time is over, and returns why.
 func (m *member) await(ctx context.Context, at place, ready func() bool) error {
 	for range spins {
 		if ready() {

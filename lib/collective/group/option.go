@@ -11,10 +11,9 @@ type Option func(*config)
 // DefaultTimeout is how long a call waits for the other ranks without [Timeout].
 const DefaultTimeout = time.Minute
 
-// Timeout is how long a call waits for the other ranks if its context has no deadline,
-// from when the calls before it are done. The default is [DefaultTimeout]. Once all
-// ranks have made the call there is no timeout: only memory is copied or reduced then,
-// and all buffers are in use.
+// Timeout is how long a call waits for the other ranks if its context has no deadline, from when the calls before it
+// are done. The default is [DefaultTimeout]. Once all ranks have made the call there is no timeout: only memory is
+// copied or reduced then, and all buffers are in use.
 func Timeout(d time.Duration) Option { return func(c *config) { c.timeout = d } }
 
 // spins is how often a waiting rank yields before it sleeps.

@@ -48,8 +48,7 @@ func (m *member) exchange(ctx context.Context, at place, call Call, started time
 	return nil
 }
 
-// meet publishes the call if the other side has not come yet, and otherwise checks that
-// the two agree.
+// meet publishes the call if the other side has not come yet, and otherwise checks that the two agree.
 func (m *member) meet(at place, call Call) (p *pair, second bool, _ *Failure) {
 	s := m.shared
 	s.mu.Lock()
@@ -129,14 +128,9 @@ func (m *member) awaitPeer(ctx context.Context, p *pair, at place, call Call, st
 	s.mu.Lock()
 	if p.begun < at.seq {
 		defer s.mu.Unlock()
-		switch f := s.failure.Load(); {
-		case f != nil:
-			return f
-		case err == context.DeadlineExceeded:
-			return s.failLocked(m.unmet(call, at.seq, time.Since(started), err))
-		default:
-			return m.giveUpLocked(ctx, call.Kind, at.seq)
-		}
+		return m.giveUpWaiting(ctx, call.Kind, at.seq, err, func() *Failure {
+			return m.unmet(call, at.seq, time.Since(started), err)
+		})
 	}
 	s.mu.Unlock()
 	for p.finished.Load() < at.seq { // both buffers are in use
@@ -161,8 +155,7 @@ func (m *member) unmet(call Call, seq uint64, waited time.Duration, err error) *
 	return &Failure{Rank: fault, Kind: call.Kind, Seq: seq, Err: err, Reason: reason}
 }
 
-// holdsUp follows the ranks that a rank waits for to one that does not wait; in a cycle
-// it is the rank itself.
+// holdsUp follows the ranks that a rank waits for to one that does not wait; in a cycle it is the rank itself.
 func (s *shared) holdsUp(rank int) int {
 	size := len(s.members)
 	awaited := make([][]int, size) // by whom

@@ -59,8 +59,7 @@ type Recorder struct {
 // NewRecorder returns a recorder of the last 64 operations.
 func NewRecorder() *Recorder { return &Recorder{records: make([]Record, 64)} }
 
-// Begin records the start of an operation and returns its number, for End. The group is
-// the name of a sub-group, or "".
+// Begin records the start of an operation and returns its number, for End. The group is the name of a sub-group, or "".
 func (r *Recorder) Begin(group string, seq uint64, call Call, started time.Time) uint64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()

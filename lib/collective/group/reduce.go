@@ -5,12 +5,10 @@ import "unsafe"
 // pointers are addresses of arrays of one length.
 type pointers []unsafe.Pointer
 
-// reduce reduces n elements of the sources, in their order, into every destination. A
-// destination may be a source.
+// reduce reduces n elements of the sources, in their order, into every destination. A destination may be a source.
 //
-// Integers wrap. A maximum or minimum with a NaN is NaN, and +0 is more than -0.
-// The 16-bit types are reduced in float32 and rounded once, to the nearest and to
-// even in a tie; a mean is divided before that.
+// Integers wrap. A maximum or minimum with a NaN is NaN, and +0 is more than -0. The 16-bit types are reduced in
+// float32 and rounded once, to the nearest and to even in a tie; a mean is divided before that.
 func reduce(t Type, op ReduceOp, dsts, srcs pointers, n int) {
 	switch t {
 	case Float32:

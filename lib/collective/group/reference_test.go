@@ -4,93 +4,20 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sort"
 
 	"github.com/gomlx/compute/dtypes/bfloat16"
 	"github.com/gomlx/compute/dtypes/float16"
 )
 
-// The reference: one operation on all ranks' data at once, as dumb as can be. Float
-// types are computed in float64 and rounded to float32 after every step (which is
-// exact: float64 has more than twice the digits), the 16-bit types rounded once more
-// by searching a table of all their values.
+// The reference is as dumb as can be. Float types are computed in float64 and rounded to float32 after every step
+// (which is exact: float64 has more than twice the digits), the 16-bit types rounded once more.
 
-// reference returns what each rank's out holds after the operation.
-func reference[T Element](kind Kind, op ReduceOp, root int, ins, outs [][]T, counts [][]int) [][]T {
-	n := len(ins)
-	want := make([][]T, n)
-	for r := range want {
-		want[r] = append([]T(nil), outs[r]...)
-	}
-	reduced := func() []T {
-		result := make([]T, len(ins[0]))
-		for i := range result {
-			var column []T
-			for r := range n {
-				column = append(column, ins[r][i])
-			}
-			result[i] = reduceColumn(op, column)
-		}
-		return result
-	}
-	joined := func() (all []T) {
-		for r := range n {
-			all = append(all, ins[r]...)
-		}
-		return all
-	}
-	switch kind {
-	case KindBroadcast:
-		for r := range n {
-			want[r] = ins[root]
-		}
-	case KindReduce:
-		want[root] = reduced()
-	case KindAllReduce:
-		for r := range n {
-			want[r] = reduced()
-		}
-	case KindGather:
-		want[root] = joined()
-	case KindAllGather:
-		for r := range n {
-			want[r] = joined()
-		}
-	case KindScatter:
-		part := len(ins[root]) / n
-		for r := range n {
-			want[r] = ins[root][r*part : (r+1)*part]
-		}
-	case KindReduceScatter:
-		all := reduced()
-		part := len(all) / n
-		for r := range n {
-			want[r] = all[r*part : (r+1)*part]
-		}
-	case KindAllToAll:
-		for to := range n {
-			want[to] = nil
-			for from := range n {
-				skip := 0
-				for q := range to {
-					skip += counts[from][q]
-				}
-				want[to] = append(want[to], ins[from][skip:skip+counts[from][to]]...)
-			}
-		}
-	case KindSend: // to the next rank
-		for r := range n {
-			want[(r+1)%n] = ins[r]
-		}
-	}
-	return want
-}
-
-func reduceColumn[T Element](op ReduceOp, column []T) T {
-	if _, isInt := any(column[0]).(int64); isInt {
-		acc := int64(number64(column[0]))
-		for _, x := range column[1:] {
-			b := int64(number64(x))
+// reduceColumn is the reduction of element i of all ranks, in their order.
+func reduceColumn[T Element](op ReduceOp, ranks [][]T, i int) T {
+	if _, isInt := any(ranks[0][i]).(int64); isInt {
+		acc := any(ranks[0][i]).(int64)
+		for _, x := range ranks[1:] {
+			b := any(x[i]).(int64)
 			switch op {
 			case Sum:
 				acc += b
@@ -104,23 +31,23 @@ func reduceColumn[T Element](op ReduceOp, column []T) T {
 		}
 		return any(acc).(T)
 	}
-	acc := number64(column[0])
-	for _, x := range column[1:] {
-		b := number64(x)
+	acc := number64(ranks[0][i])
+	for _, x := range ranks[1:] {
+		b := number64(x[i])
 		switch op {
 		case Sum, Mean:
 			acc += b
 		case Product:
 			acc *= b
 		case Max:
-			acc = math.Max(acc, b)
+			acc = max(acc, b)
 		case Min:
-			acc = math.Min(acc, b)
+			acc = min(acc, b)
 		}
 		acc = roundStep[T](acc)
 	}
 	if op == Mean {
-		acc = roundStep[T](acc / float64(len(column)))
+		acc = roundStep[T](acc / float64(len(ranks)))
 	}
 	return fromNumber[T](acc)
 }
@@ -132,13 +59,13 @@ func number64[T Element](x T) float64 {
 	case float64:
 		return x
 	case bfloat16.BFloat16:
-		return float64(x.Float32())
+		return bfloat16Format.value(uint16(x))
 	case float16.Float16:
-		return float64(x.Float32())
+		return float16Format.value(uint16(x))
 	case int32:
 		return float64(x)
 	case int64:
-		return float64(x) // small in these tests
+		return float64(x) // at most 2^53 in these tests
 	case uint8:
 		return float64(x)
 	}
@@ -165,9 +92,9 @@ func fromNumber[T Element](x float64) T {
 	case float64:
 		return any(x).(T)
 	case bfloat16.BFloat16:
-		return any(bfloat16.FromBits(bfloat16Table.round(x))).(T)
+		return any(bfloat16.FromBits(narrowed(BFloat16, x))).(T)
 	case float16.Float16:
-		return any(float16.FromBits(float16Table.round(x))).(T)
+		return any(float16.FromBits(narrowed(Float16, x))).(T)
 	case int32:
 		return any(int32(x)).(T)
 	case int64:
@@ -176,57 +103,45 @@ func fromNumber[T Element](x float64) T {
 	return any(uint8(int64(x))).(T)
 }
 
-// table has all finite positive values of a 16-bit type, in order: number i has the
-// bits i. The one after the last stands for infinity.
-type table []float64
-
-var (
-	bfloat16Table = newTable(func(b uint16) float64 { return float64(math.Float32frombits(uint32(b) << 16)) }, 0x7f80,
-		math.Ldexp(1, 128))
-	float16Table = newTable(float16Value, 0x7c00, 65536)
-)
-
-// float16Value is the definition of the format.
-func float16Value(bits uint16) float64 {
-	exponent, mantissa := int(bits>>10&31), float64(bits&1023)
-	if exponent == 0 {
-		return math.Ldexp(mantissa, -24)
-	}
-	return math.Ldexp(1024+mantissa, exponent-25)
+// narrowed is a float32 in 16 bits, which TestHalves checks.
+func narrowed(t Type, x float64) uint16 {
+	bits := make([]uint16, 1)
+	narrow(t, bits, []float32{float32(x)})
+	return bits[0]
 }
 
-func newTable(value func(uint16) float64, infinity uint16, next float64) table {
-	t := make(table, infinity+1)
-	for b := range infinity {
-		t[b] = value(b)
-	}
-	t[infinity] = next
-	return t
+// format is a 16-bit float: its digits after the point, and the exponent of subnormal numbers.
+type format struct {
+	kind          Type
+	digits, least int
 }
 
-// round returns the bits of the nearest value, the even one in a tie.
-func (t table) round(x float64) uint16 {
-	sign := uint16(0)
-	if math.Signbit(x) {
-		sign = 0x8000
+var bfloat16Format, float16Format = format{BFloat16, 7, -126}, format{Float16, 10, -14}
+
+// value is the definition of the format.
+func (f format) value(bits uint16) float64 {
+	sign := 1 - 2*float64(bits>>15)
+	exponent, mantissa := int(bits&0x7fff>>f.digits), float64(bits&(1<<f.digits-1))
+	switch {
+	case exponent == 1<<(15-f.digits)-1 && mantissa == 0:
+		return math.Inf(int(sign))
+	case exponent == 1<<(15-f.digits)-1:
+		return math.NaN()
+	case exponent == 0:
+		return math.Copysign(math.Ldexp(mantissa, f.least-f.digits), sign)
 	}
-	x = math.Abs(x)
-	if math.IsNaN(x) {
-		return 0x7fff
+	return math.Copysign(math.Ldexp(mantissa+float64(int(1)<<f.digits), exponent-1+f.least-f.digits), sign)
+}
+
+// round is the nearest value, the even one in a tie.
+func (f format) round(x float64) float64 {
+	_, exponent := math.Frexp(x) // |x| is in [2^(exponent-1), 2^exponent)
+	step := math.Ldexp(1, max(exponent-1, f.least)-f.digits)
+	rounded := math.RoundToEven(x/step) * step
+	if math.Abs(rounded) >= math.Ldexp(1, 2-f.least) {
+		return math.Inf(int(math.Copysign(1, x)))
 	}
-	above := sort.SearchFloat64s(t, x)
-	if above == len(t) {
-		above-- // more than the largest is infinity
-	}
-	if above == 0 || t[above] == x {
-		return sign | uint16(above)
-	}
-	below := above - 1
-	switch low, high := x-t[below], t[above]-x; {
-	case low < high || low == high && below%2 == 0:
-		return sign | uint16(below)
-	}
-	return sign | uint16(above)
+	return rounded
 }
 
 // randomValues are small numbers, some with digits that sums must round.
@@ -245,15 +160,20 @@ func randomValues[T Element](rng *rand.Rand, n int) []T {
 	return values
 }
 
-// same says where the ranks' results differ from what is wanted. Values are compared
-// as bits, by way of == and the sign of zero.
+// alike reports whether two numbers are the same, and zeros of the same sign. All NaNs are alike.
+func alike[T Element](a, b T) bool {
+	x, y := number64(a), number64(b)
+	return a == b && math.Signbit(x) == math.Signbit(y) || x != x && y != y
+}
+
+// same says where the ranks' results differ from what is wanted.
 func same[T Element](got, want [][]T) error {
 	for r := range want {
 		if len(got[r]) != len(want[r]) {
 			return fmt.Errorf("rank %d has %d elements, want %d", r, len(got[r]), len(want[r]))
 		}
 		for i := range want[r] {
-			if got[r][i] != want[r][i] || math.Signbit(number64(got[r][i])) != math.Signbit(number64(want[r][i])) {
+			if got[r][i] != want[r][i] {
 				return fmt.Errorf("rank %d, element %d is %v, want %v", r, i, got[r][i], want[r][i])
 			}
 		}

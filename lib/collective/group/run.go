@@ -11,9 +11,8 @@ import (
 // Run runs f on n ranks, each in its own goroutine, and returns when all have returned.
 // It joins their errors, each with the number of its rank.
 //
-// A call that waits for a rank whose function has returned, or that is made later, fails
-// at once and names the rank. A panic in a rank becomes its error. The context of f ends
-// when a rank has failed, so that the others can stop too.
+// A call that waits for a rank whose function has returned, or that is made later, fails at once and names the rank. A
+// panic in a rank becomes its error. The context of f ends when a rank has failed, so that the others can stop too.
 func Run(ctx context.Context, n int, f func(ctx context.Context, g Group) error, options ...Option) error {
 	s, err := newRoot(n, options)
 	if err != nil {

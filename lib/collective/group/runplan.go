@@ -9,10 +9,9 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// RunPlan runs a plan over a group, by nothing but sends and receives: slower than the
-// group's own collectives, but every message can be seen and counted. All ranks call it
-// with the same plan, a buf of the same length and the same reduction, which plans of
-// other operations ignore.
+// RunPlan runs a plan over a group, by nothing but sends and receives: slower than the group's own collectives, but
+// every message can be seen and counted. All ranks call it with the same plan, a buf of the same length and the same
+// reduction, which plans of other operations ignore.
 //
 // The result is in buf, where the plan says. The 16-bit types are rounded after every
 // addition, and a mean is divided at the end. An all-to-all replaces part p of buf, which
@@ -121,11 +120,9 @@ func (r *runner) round(ctx context.Context, steps []plan.Step) error {
 	var pending []*Pending
 	messages := r.messages(steps)
 	for _, m := range messages {
-		call := Call{Kind: KindRecv, Type: r.typ, Peer: m.peer}
+		call := Call{Kind: KindRecv, Type: r.typ, Peer: m.peer, Out: elementsOf(m.memory(), r.typ)}
 		if m.action == plan.Send {
-			call.Kind, call.In = KindSend, elementsOf(m.packed(), r.typ)
-		} else {
-			call.Out = elementsOf(m.room(), r.typ)
+			call.Kind, call.In, call.Out = KindSend, call.Out, Buffer{}
 		}
 		pending = append(pending, r.g.Start(ctx, call))
 	}
@@ -155,7 +152,7 @@ type message struct {
 	action plan.Action
 	peer   int
 	chunks [][]byte
-	staged []byte // the chunks together, if there are several
+	staged []byte // to receive several chunks together
 }
 
 // messages puts the sends to each peer together, and the receives.
@@ -178,19 +175,13 @@ next:
 	return messages
 }
 
-// packed is what to send.
-func (m *message) packed() []byte {
+// memory is what to send, or where to receive.
+func (m *message) memory() []byte {
 	if len(m.chunks) == 1 {
 		return m.chunks[0]
 	}
-	m.staged = slices.Concat(m.chunks...)
-	return m.staged
-}
-
-// room is where to receive.
-func (m *message) room() []byte {
-	if len(m.chunks) == 1 {
-		return m.chunks[0]
+	if m.action == plan.Send {
+		return slices.Concat(m.chunks...)
 	}
 	size := 0
 	for _, chunk := range m.chunks {

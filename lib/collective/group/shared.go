@@ -101,8 +101,7 @@ func (s *shared) failLocked(f *Failure) *Failure {
 	return f
 }
 
-// leave records that a rank has ended, here and in sub-groups. Calls that wait for it
-// fail at once.
+// leave records that a rank has ended, here and in sub-groups. Calls that wait for it fail at once.
 func (s *shared) leave(rank int, d *departure) {
 	s.mu.Lock()
 	if s.gone[rank] == nil {

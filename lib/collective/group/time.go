@@ -5,9 +5,8 @@ import (
 	"time"
 )
 
-// Time measures f on all ranks: from when the first rank starts it, after a barrier, to
-// when the last one returns. All ranks call it and get the same time. It is for ranks of
-// one process, which share a clock.
+// Time measures f on all ranks: from when the first rank starts it, after a barrier, to when the last one returns. All
+// ranks call it and get the same time. It is for ranks of one process, which share a clock.
 //
 // An error of f is returned as it is; the other ranks then get a [*Failure].
 func Time(ctx context.Context, g Group, f func() error) (time.Duration, error) {

@@ -9,8 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// A call takes until its last rank is done, from when its first one began, and every
-// rank is told the same.
+// A call takes until its last rank is done, from when its first one began, and every rank is told the same.
 func TestTime(t *testing.T) {
 	const pause = 20 * time.Millisecond
 	took := make([]time.Duration, 3)

@@ -10,8 +10,7 @@ const (
 	// for its core's cache, large enough that the cost of taking it is negligible.
 	blockBytes = 32 << 10
 
-	// streamBytes is the size of results that do not fit in the caches, and are written
-	// past them.
+	// streamBytes is the size of results that do not fit in the caches, and are written past them.
 	streamBytes = 16 << 20
 )
 

@@ -12,9 +12,8 @@ import (
 	"time"
 )
 
-// A rank that waits polls MPI, which moves data only then. At first it only yields its
-// core in between. Later it sleeps for a fraction of the time it has waited, so that it
-// neither keeps a core busy nor notices much too late.
+// A rank that waits polls MPI, which moves data only then. At first it only yields its core in between. Later it sleeps
+// for a fraction of the time it has waited, so that it neither keeps a core busy nor notices much too late.
 const (
 	spinMeeting = time.Millisecond // while it waits for another rank, which may be late
 	spinMoving  = time.Second      // while all ranks are there and data moves

@@ -6,14 +6,18 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"runtime"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/mpi"
 )
 
-// cases are what ranks can be asked to do, by the value of envCase. A case returns
-// an error, or exits by itself.
-var cases = map[string]func(context.Context, *rank) error{}
+// cases are what processes can be asked to do, by the value of envCase, beside those of conformance. A case returns an
+// error, or exits by itself.
+var cases = map[string]func(context.Context, *rank) error{
+	"leaves": leaves, "killed": killed, "killed at work": killedAtWork, "cut off": cutOff, "exits": exits,
+	"pieces": pieces, "rounding": rounding, "waiting": waiting, "alone": alone,
+}
 
 // rank is a process under mpirun.
 type rank struct{ *mpi.Job }
@@ -28,7 +32,18 @@ func playRank(play string) {
 		os.Exit(98)
 	}
 	r := &rank{job}
-	if err := cases[play](context.Background(), r); err != nil {
+	goroutines := runtime.NumGoroutine()
+	if c, ok := conformance[play]; ok {
+		if err = c.play(context.Background(), r); err == nil {
+			time.Sleep(500 * time.Millisecond) // for timers of contexts
+			if n := runtime.NumGoroutine(); n > goroutines {
+				err = fmt.Errorf("%d goroutines are left, there were %d", n, goroutines)
+			}
+		}
+	} else {
+		err = cases[play](context.Background(), r)
+	}
+	if err != nil {
 		r.report("%v", err)
 		time.Sleep(time.Second) // the others may have something to say
 		job.Abort(97)

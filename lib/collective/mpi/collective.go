@@ -18,8 +18,7 @@ const maxCount = math.MaxInt32
 // inPlace stands for MPI_IN_PLACE, an address that Go's runtime does not allow.
 var inPlace unsafe.Pointer
 
-// collective starts one rank's part in a collective call that moves data and is not
-// an all-to-all.
+// collective starts one rank's part in a collective call that moves data and is not an all-to-all.
 func (t *transfer) collective(call group.Call, rank int) {
 	in, out := t.pin(call.In), t.pin(call.Out)
 	root := rank == call.Peer
@@ -74,9 +73,8 @@ func (t *transfer) scratch(b group.Buffer, typ group.Type) unsafe.Pointer {
 	return t.pin(group.Buffer{Data: unsafe.Pointer(&temporary[0]), Len: len(temporary)})
 }
 
-// allToAll starts one rank's part in an all-to-all: a message to and from each rank,
-// itself too, as MPI's own does. That one loses step where a rank has nothing to
-// give and nothing to get (Open MPI 4.1.4).
+// allToAll starts one rank's part in an all-to-all: a message to and from each rank, itself too, as MPI's own does.
+// That one loses step where a rank has nothing to give and nothing to get (Open MPI 4.1.4).
 func (t *transfer) allToAll(call group.Call, size int) {
 	in, out := call.In, call.Out
 	for peer := range size {

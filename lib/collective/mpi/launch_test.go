@@ -103,8 +103,8 @@ func (j job) mustBeWell(t *testing.T, n int) {
 
 var within = regexp.MustCompile(`within \S+`)
 
-// alike is whether two errors are the same but for the times they name, which on a
-// busy machine are a little less than was asked for.
+// alike is whether two errors are the same but for the times they name, which on a busy machine are a little less than
+// was asked for.
 func alike(a, b string) bool {
 	return within.ReplaceAllString(a, "within") == within.ReplaceAllString(b, "within")
 }

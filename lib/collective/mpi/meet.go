@@ -9,8 +9,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// meet announces a collective call to all ranks and waits until all have announced
-// theirs. They must be the same.
+// meet announces a collective call to all ranks and waits until all have announced theirs. They must be the same.
 func (g *ranks) meet(t *task) error {
 	mine := make([]head, g.size)
 	x := &transfer{comm: g.comm}
@@ -50,29 +49,24 @@ func (g *ranks) compare(t *task, calls []head) error {
 	if t.InCounts == nil {
 		return nil
 	}
-	for rank, call := range calls {
-		if want := t.OutCounts[rank]; call.give != int64(want) {
-			return g.fail(
-				t,
-				rank,
-				fmt.Sprintf("has %d elements for rank %d, which expects %d", call.give, g.rank, want),
-				nil,
-			)
+	differ := func(from, to int, has, expects int64) error {
+		if has == expects {
+			return nil
 		}
-		if has := t.InCounts[rank]; call.take != int64(has) {
-			return g.fail(
-				t,
-				g.rank,
-				fmt.Sprintf("has %d elements for rank %d, which expects %d", has, rank, call.take),
-				nil,
-			)
+		return g.fail(t, from, fmt.Sprintf("has %d elements for rank %d, which expects %d", has, to, expects), nil)
+	}
+	for rank, call := range calls {
+		if err := differ(rank, g.rank, call.give, int64(t.OutCounts[rank])); err != nil {
+			return err
+		}
+		if err := differ(g.rank, rank, int64(t.InCounts[rank]), call.take); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// odd is the first rank whose call differs from that of most ranks, and the first of
-// those; -1 if all calls agree.
+// odd is the first rank whose call differs from that of most ranks, and the first of those; -1 if all calls agree.
 func odd(calls []head) (rank, right int) {
 	differs := func(from head) int {
 		return slices.IndexFunc(calls, func(c head) bool { return !c.agrees(from) })

@@ -35,8 +35,7 @@ func (g *ranks) send(t *task) error {
 	return g.deliver(t, x, err, due)
 }
 
-// recv waits for the announcement of a message, and receives it if it is what the
-// call expects.
+// recv waits for the announcement of a message, and receives it if it is what the call expects.
 func (g *ranks) recv(t *task) error {
 	due := fmt.Sprintf("send to rank %d", g.rank)
 	var theirs head

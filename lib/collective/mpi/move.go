@@ -12,8 +12,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// pieceCount is the largest number of elements of one MPI call, where a call can be cut.
-// It is a variable for tests.
+// pieceCount is the largest number of elements of one MPI call, where a call can be cut. It is a variable for tests.
 var pieceCount = 1 << 30
 
 // check is Call.Check, with the limits of Open MPI.

@@ -1,36 +1,13 @@
 package mpi_test
 
 import (
-	"fmt"
 	"slices"
 	"testing"
 )
 
-func TestRandomCalls(t *testing.T) {
-	for n := 1; n <= 4; n++ {
-		t.Run(fmt.Sprint(n), func(t *testing.T) { wellOn(t, n, "random") })
-	}
-	t.Run("tcp", func(t *testing.T) { wellOn(t, 3, "random, fewer", "--mca", "btl", "self,tcp") })
-	t.Run("pieces", func(t *testing.T) { wellOn(t, 3, "pieces") })
-}
+func TestPieces(t *testing.T) { wellOn(t, 3, "pieces") }
 
 func TestRounding(t *testing.T) { wellOn(t, 2, "rounding") }
-
-func TestSameBits(t *testing.T) {
-	for _, n := range []int{3, 4} {
-		wellOn(t, n, "same bits")
-	}
-}
-
-func TestForeignMemory(t *testing.T) { wellOn(t, 4, "foreign memory") }
-
-func TestInPlaceOnDevices(t *testing.T) { wellOn(t, 3, "devices") }
-
-func TestBackground(t *testing.T) { wellOn(t, 4, "background") }
-
-func TestPlans(t *testing.T) { wellOn(t, 4, "plans") }
-
-func TestFailures(t *testing.T) { wellOn(t, 4, "failures") }
 
 func TestWaitingRankRests(t *testing.T) { t.Log(wellOn(t, 2, "waiting").said[0]) }
 

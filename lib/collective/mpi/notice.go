@@ -11,9 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// notice is a control message between ranks: a call before its data moves, or the end of
-// a group. It is sent as bytes, so all processes must be of one program and one kind of
-// machine.
+// notice is a control message between ranks: a call before its data moves, or the end of a group. It is sent as bytes,
+// so all processes must be of one program and one kind of machine.
 type notice struct {
 	head
 	text [maxReason]byte // of a failure
@@ -36,8 +35,7 @@ type head struct {
 	reached  uint64 // of a failure: see post
 	elements int64
 
-	// Of an all-to-all with uneven parts: the elements from the sender of the notice
-	// to its receiver, and back.
+	// Of an all-to-all with uneven parts: the elements from the sender of the notice to its receiver, and back.
 	give, take int64
 }
 

@@ -13,8 +13,7 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// The tags of a communicator's messages. What MPI itself sends in a collective call
-// does not mix with them.
+// The tags of a communicator's messages. What MPI itself sends in a collective call does not mix with them.
 const (
 	tagData   = iota
 	tagPart   // of an all-to-all
@@ -24,9 +23,8 @@ const (
 // grace is the time in which a rank that ends a group tries to notify the others.
 const grace = 200 * time.Millisecond
 
-// post exchanges notices with the other ranks of a group. A receive from each of them is
-// always posted. Every call that waits calls poll, so that it gets another rank's failure
-// at once.
+// post exchanges notices with the other ranks of a group. A receive from each of them is always posted. Every call that
+// waits calls poll, so that it gets another rank's failure at once.
 type post struct {
 	name       string // of the group, for failures
 	rank, size int
@@ -142,8 +140,7 @@ func (p *post) reason() error {
 	return p.failure
 }
 
-// end makes f the group's failure, unless there is one, and notifies the other ranks. It
-// returns the group's failure.
+// end makes f the group's failure, unless there is one, and notifies the other ranks. It returns the group's failure.
 func (p *post) end(f error, n *notice) error {
 	p.mu.Lock()
 	first := p.set(f, n.reached)
@@ -155,8 +152,7 @@ func (p *post) end(f error, n *notice) error {
 	return f
 }
 
-// fail ends the group for all ranks. This rank is in the collective call reached; 0 means
-// in another call.
+// fail ends the group for all ranks. This rank is in the collective call reached; 0 means in another call.
 func (p *post) fail(f *group.Failure, reached uint64) error {
 	f.Reason = f.Reason[:min(len(f.Reason), maxReason)] // for all ranks alike
 	f.Group = p.name

@@ -8,23 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
+	"unsafe"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/mpi"
-	"github.com/shardbook/shardbook/lib/collective/plan"
 )
-
-func init() {
-	cases["leaves"] = leaves
-	cases["killed"] = killed
-	cases["killed at work"] = killedAtWork
-	cases["cut off"] = cutOff
-	cases["exits"] = exits
-	cases["pieces"] = pieces
-	cases["plans"] = plans
-}
 
 // leaves has rank 2 close the job while the others go on.
 func leaves(ctx context.Context, r *rank) error {
@@ -138,25 +129,94 @@ func pieces(ctx context.Context, r *rank) error {
 	return random(100)(ctx, r)
 }
 
-// plans runs every algorithm of an all-reduce over MPI's sends and receives.
-func plans(ctx context.Context, r *rank) error {
-	for _, algorithm := range plan.Algorithms(plan.AllReduce) {
-		p, err := plan.New(plan.AllReduce, algorithm, r.Size())
-		if err != nil {
-			return err
+// rounding has two ranks, so that each element is rounded once, as between goroutines. The mean is the sum, rounded,
+// and half of it, rounded.
+func rounding(ctx context.Context, r *rank) error {
+	const n = 1 << 16
+	var inputs [2][]uint16
+	for i := range n {
+		inputs[0], inputs[1] = append(inputs[0], uint16(i*40503)), append(inputs[1], uint16(i*3*40503))
+	}
+	for op := group.Sum; op <= group.Min; op++ {
+		for _, typ := range []group.Type{group.BFloat16, group.Float16} {
+			got := slices.Clone(inputs[r.Rank()])
+			if err := reduceBits(ctx, r, got, typ, op); err != nil {
+				return err
+			}
+			want := slices.Clone(inputs[0])
+			between := func(other []uint16, op group.ReduceOp) error {
+				both := [2][]uint16{want, slices.Clone(other)}
+				return group.Run(ctx, 2, func(ctx context.Context, g group.Group) error {
+					return reduceBits(ctx, g, both[g.Rank()], typ, op)
+				})
+			}
+			err := between(inputs[1], map[bool]group.ReduceOp{true: group.Sum, false: op}[op == group.Mean])
+			if err == nil && op == group.Mean {
+				err = between(make([]uint16, n), group.Mean)
+			}
+			if err != nil {
+				return err
+			}
+			infinity := map[group.Type]uint16{group.BFloat16: 0x7f80, group.Float16: 0x7c00}[typ]
+			for i := range n {
+				nan := got[i]&0x7fff > infinity && want[i]&0x7fff > infinity
+				if zero := got[i]|want[i] == 0x8000; got[i] != want[i] && !nan && !zero {
+					return fmt.Errorf("%v of %v with the bits %#x and %#x is %#x, want %#x", op, typ, inputs[0][i],
+						inputs[1][i], got[i], want[i])
+				}
+			}
 		}
-		buf := make([]float64, 1001)
-		for i := range buf {
-			buf[i] = float64(i % (r.Rank() + 2))
+	}
+	return nil
+}
+
+// reduceBits is an all-reduce of numbers of 16 bits.
+func reduceBits(ctx context.Context, g group.Group, bits []uint16, typ group.Type, op group.ReduceOp) error {
+	buffer := group.Buffer{Data: unsafe.Pointer(&bits[0]), Len: len(bits)}
+	return g.Do(ctx, group.Call{Kind: group.KindAllReduce, Type: typ, Op: op, In: buffer, Out: buffer})
+}
+
+// waiting measures the processor time of a rank that waits for another.
+func waiting(ctx context.Context, r *rank) error {
+	if err := group.Barrier(ctx, r); err != nil {
+		return err
+	}
+	if r.Rank() == 1 {
+		time.Sleep(2 * time.Second)
+	}
+	began, before := time.Now(), processorTime()
+	if err := group.Barrier(ctx, r); err != nil {
+		return err
+	}
+	waited, used := time.Since(began), processorTime()-before
+	if r.Rank() == 0 {
+		r.report("used %v of %v", used, waited)
+		if used > waited/5 {
+			return fmt.Errorf("a rank that waited %v used the processor for %v of it", waited, used)
 		}
-		want := slices.Clone(buf)
-		if err := firstError(group.RunPlan(ctx, r, p, buf, group.Mean), group.AllReduce(ctx, r, want,
-			group.Mean)); err != nil {
-			return fmt.Errorf("%v: %w", algorithm, err)
-		}
-		if !slices.Equal(buf, want) {
-			return fmt.Errorf("%v: the plan gives %v, MPI %v", algorithm, head(buf), head(want))
-		}
+	}
+	return nil
+}
+
+func processorTime() time.Duration {
+	var usage syscall.Rusage
+	syscall.Getrusage(syscall.RUSAGE_SELF, &usage)
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// alone is a world of one rank.
+func alone(ctx context.Context, r *rank) error {
+	if r.Size() != 1 || r.Rank() != 0 {
+		return fmt.Errorf("rank %d of %d, want rank 0 of 1", r.Rank(), r.Size())
+	}
+	if _, err := mpi.World(); err == nil || !strings.Contains(err.Error(), "called before") {
+		return fmt.Errorf("a second World gives the error %v", err)
+	}
+	if err := r.Close(); err != nil {
+		return err
+	}
+	if err := group.Barrier(ctx, r); err == nil || !strings.Contains(err.Error(), "closed") {
+		return fmt.Errorf("a call after Close gives the error %v", err)
 	}
 	return nil
 }

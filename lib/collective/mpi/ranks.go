@@ -97,9 +97,8 @@ func (g *ranks) do(ctx context.Context, p place, call group.Call, perform func(*
 	return err
 }
 
-// giveUpInQueue fails the group because the context of a call ended that waits for an
-// earlier one of its lane. At a deadline, the rank that the earlier collective waits for
-// is at fault.
+// giveUpInQueue fails the group because the context of a call ended that waits for an earlier one of its lane. At a
+// deadline, the rank that the earlier collective waits for is at fault.
 func (g *ranks) giveUpInQueue(ctx context.Context, kind group.Kind, seq uint64) {
 	err := ended(ctx)
 	if missing := g.post.notCalled(); ctx.Err() == context.DeadlineExceeded && len(missing) > 0 {

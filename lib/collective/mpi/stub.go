@@ -25,6 +25,5 @@ func World(options ...Option) (*Job, error) {
 // Close ends this process's groups and Open MPI.
 func (j *Job) Close() error { return nil }
 
-// Abort ends all processes of the job at once, this one too, with an exit status
-// (MPI_Abort).
+// Abort ends all processes of the job at once, this one too, with an exit status (MPI_Abort).
 func (j *Job) Abort(status int) {}

@@ -87,8 +87,7 @@ func (t *transfer) done() (bool, error) {
 	return code == 1, nil
 }
 
-// end unpins the memory if the requests are done. After an error it abandons the
-// transfer.
+// end unpins the memory if the requests are done. After an error it abandons the transfer.
 func (t *transfer) end(err error) {
 	if err == nil {
 		if t.last != nil {

@@ -39,9 +39,8 @@ var started struct {
 	done bool
 }
 
-// World starts Open MPI (MPI_Init) and returns the group of all processes of the job. It
-// is called once in a process, and waits for all of them to call it, at most for the
-// timeout. If it returns an error, the process should exit.
+// World starts Open MPI (MPI_Init) and returns the group of all processes of the job. It is called once in a process,
+// and waits for all of them to call it, at most for the timeout. If it returns an error, the process should exit.
 func World(options ...Option) (*Job, error) {
 	config, err := newConfig(options)
 	if err != nil {
@@ -105,10 +104,9 @@ func (w *world) whileOpen(f func() error) error {
 
 var errClosed = errors.New("mpi: the job is closed: make calls before Close")
 
-// Close ends this process's groups, sub-groups included, and Open MPI: running calls of
-// this process fail, and so do calls of other ranks that wait for this one. It waits for
-// the other ranks to call Close, at most for the timeout, and returns an error if they do
-// not; the process should exit then. It may be called again.
+// Close ends this process's groups, sub-groups included, and Open MPI: running calls of this process fail, and so do
+// calls of other ranks that wait for this one. It waits for the other ranks to call Close, at most for the timeout, and
+// returns an error if they do not; the process should exit then. It may be called again.
 func (j *Job) Close() error {
 	w := j.world
 	w.mu.Lock()
@@ -138,6 +136,5 @@ func (j *Job) Close() error {
 	}
 }
 
-// Abort ends all processes of the job at once, this one too, with an exit status
-// (MPI_Abort).
+// Abort ends all processes of the job at once, this one too, with an exit status (MPI_Abort).
 func (j *Job) Abort(status int) { C.MPI_Abort(C.shardbook_world(), C.int(status)) }

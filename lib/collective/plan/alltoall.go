@@ -33,9 +33,8 @@ func directly(ranks int) [][]hop {
 	return [][]hop{all}
 }
 
-// aroundTheRing uses the links of a ring alone: a block for the d-th rank to the
-// right takes d hops, one in each of the first d rounds. A rank sends N-1 blocks,
-// then N-2, and so on down to one: N/2 times the bytes of pairwise.
+// aroundTheRing uses the links of a ring alone: a block for the d-th rank to the right takes d hops, one in each of the
+// first d rounds. A rank sends N-1 blocks, then N-2, and so on down to one: N/2 times the bytes of pairwise.
 func aroundTheRing(ranks int) [][]hop {
 	var s [][]hop
 	for k := range ranks - 1 {
@@ -51,9 +50,8 @@ func aroundTheRing(ranks int) [][]hop {
 	return s
 }
 
-// bruck takes ⌈log2 N⌉ rounds: a block for the d-th rank to the right moves by 2^k
-// in round k if that bit of d is set. So a rank sends about half of the data in each
-// round, in one message (Bruck et al. 1997): best for short blocks.
+// bruck takes ⌈log2 N⌉ rounds: a block for the d-th rank to the right moves by 2^k in round k if that bit of d is set.
+// So a rank sends about half of the data in each round, in one message (Bruck et al. 1997): best for short blocks.
 func bruck(ranks int) [][]hop {
 	var s [][]hop
 	for k := 1; k < ranks; k *= 2 {
@@ -71,9 +69,8 @@ func bruck(ranks int) [][]hop {
 	return s
 }
 
-// route writes an all-to-all in which blocks take the hops. A block that is not yet
-// at its target waits in a scratch slot, which is free for others one round after
-// it was sent on.
+// route writes an all-to-all in which blocks take the hops. A block that is not yet at its target waits in a scratch
+// slot, which is free for others one round after it was sent on.
 func (b *builder) route(rounds [][]hop) {
 	n := b.Ranks
 	b.cut(n)

@@ -11,11 +11,10 @@ type move struct {
 // schedule has the messages of each round.
 type schedule [][]move
 
-// mirror runs a schedule backwards in time, with each message the other way. What
-// spread data from one rank to many now brings data from the many to the one: a
-// broadcast becomes a reduce, a scatter a gather, and an all-gather a
-// reduce-scatter, with the same rounds and bytes (Chan, Heimlich, Purkayastha & van
-// de Geijn 2007, "Collective communication: theory, practice, and experience").
+// mirror runs a schedule backwards in time, with each message the other way. What spread data from one rank to many now
+// brings data from the many to the one: a broadcast becomes a reduce, a scatter a gather, and an all-gather a
+// reduce-scatter, with the same rounds and bytes (Chan, Heimlich, Purkayastha & van de Geijn 2007, "Collective
+// communication: theory, practice, and experience").
 func (s schedule) mirror() schedule {
 	m := make(schedule, 0, len(s))
 	for _, round := range slices.Backward(s) {
@@ -93,9 +92,8 @@ func (b *builder) fromRoot(s schedule) schedule {
 	return turned
 }
 
-// place is the slot where a rank has its chunk. That is the chunk's own, except that
-// in a Reduce only the root's data may change: the others keep sums aside, in slot
-// Chunks+chunk, once they have any.
+// place is the slot where a rank has its chunk. That is the chunk's own, except that in a Reduce only the root's data
+// may change: the others keep sums aside, in slot Chunks+chunk, once they have any.
 func (b *builder) place(rank, chunk int) int {
 	if b.partial[[2]int{rank, chunk}] {
 		return b.Chunks + chunk
@@ -103,8 +101,7 @@ func (b *builder) place(rank, chunk int) int {
 	return chunk
 }
 
-// setAside makes a rank of a Reduce keep a chunk aside from now on, and tells
-// whether it did not do so before.
+// setAside makes a rank of a Reduce keep a chunk aside from now on, and tells whether it did not do so before.
 func (b *builder) setAside(rank, chunk int) bool {
 	if b.Op != Reduce || rank == b.Root || b.partial[[2]int{rank, chunk}] {
 		return false

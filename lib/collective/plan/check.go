@@ -6,9 +6,8 @@ import "fmt"
 // was read from a file may state any numbers.
 const maxSlots = 1 << 22
 
-// check finds what makes a plan impossible to carry out, whatever it computes. After
-// it no rank waits for ever: a rank posts all messages of a round at once, and every
-// one of them has its counterpart in the same round.
+// check finds what makes a plan impossible to carry out, whatever it computes. After it no rank waits for ever: a rank
+// posts all messages of a round at once, and every one of them has its counterpart in the same round.
 func (p *Plan) check() error {
 	if err := p.checkSizes(); err != nil {
 		return err

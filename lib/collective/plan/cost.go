@@ -28,14 +28,12 @@ type Span struct {
 // Thakur, Rabenseifner & Gropp 2005): a message takes its link's latency plus its bytes
 // over the bandwidth. elements and elementSize (in bytes) are those of [Plan.Count].
 //
-// A rank begins a round when its last one is done. It has a port in each direction
-// (see Topology.Ports), so it sends its messages of a round one after another, and
-// receives them one after another, as they arrive; receiving one takes as long as
-// sending it, and ends no earlier. A sender does not wait for the receiver. Reducing and
-// copying take no time.
+// A rank begins a round when its last one is done. It has a port in each direction (see Topology.Ports), so it sends
+// its messages of a round one after another, and receives them one after another, as they arrive; receiving one takes
+// as long as sending it, and ends no earlier. A sender does not wait for the receiver. Reducing and copying take no
+// time.
 //
-// It returns an error for negative sizes, a plan that cannot be carried out, and a
-// topology with an invalid link.
+// It returns an error for negative sizes, a plan that cannot be carried out, and a topology with an invalid link.
 func (p *Plan) Cost(t Topology, elements, elementSize int) (*Timeline, error) {
 	if err := t.check(); err != nil {
 		return nil, err
@@ -107,10 +105,9 @@ func duration(seconds float64) time.Duration {
 	return time.Duration(seconds*float64(time.Second) + 0.5)
 }
 
-// Fastest returns the plan of an operation that takes the least time on a network, by
-// the model of [Plan.Cost], and that time. elements and elementSize are those of
-// [Plan.Count], the options those of [New]. Of equally fast plans it returns the first
-// in the order of [Algorithms].
+// Fastest returns the plan of an operation that takes the least time on a network, by the model of [Plan.Cost], and
+// that time. elements and elementSize are those of [Plan.Count], the options those of [New]. Of equally fast plans it
+// returns the first in the order of [Algorithms].
 func Fastest(op Op, ranks int, t Topology, elements, elementSize int, options ...Option) (*Plan, *Timeline, error) {
 	var best *Plan
 	var least *Timeline

@@ -1,11 +1,14 @@
 package plan_test
 
 import (
+	"cmp"
 	"math"
 	"math/bits"
 	"strings"
 	"testing"
 	"time"
+
+	"gonum.org/v1/gonum/floats/scalar"
 
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
@@ -32,60 +35,96 @@ func near(got time.Duration, want float64) bool {
 	return math.Abs(got.Seconds()-want) <= 0.6e-9+1e-12*want
 }
 
-// Closed forms on a uniform network, as in Thakur, Rabenseifner & Gropp 2005 and Chan
-// et al. 2007: messages and bytes on the longest way.
-func TestCostUniform(t *testing.T) {
+// TestClosedForms compares plans with the closed forms of Thakur, Rabenseifner & Gropp 2005 and Chan et al. 2007, and of
+// the comment of Count: messages and bytes on the longest way, which cost that on a uniform network, and the rounds and
+// most bytes that a rank sends.
+func TestClosedForms(t *testing.T) {
 	for N := 2; N <= 16; N++ {
 		p, L := float64(N), float64(bits.Len(uint(N-1)))
 		elements := 720720 // 4 bytes each; a multiple of every N
 		n := float64(4 * elements)
-		power := N&(N-1) == 0
-		if elements%N != 0 {
-			t.Fatalf("%d does not divide %d", N, elements)
-		}
 		for _, test := range []struct {
 			op              plan.Op
 			algorithm       plan.Algorithm
 			messages, bytes float64
+			rounds, sent    float64 // 0 where they are as many as messages and bytes
 			powersOnly      bool
 		}{
-			{plan.Broadcast, plan.Naive, p - 1, (p - 1) * n, false},
-			{plan.Broadcast, plan.Tree, L, L * n, false},
-			{plan.Broadcast, plan.Ring, 2*p - 2, (2*p - 2) * n / p, false},
-			{plan.Broadcast, plan.HalvingDoubling, 2 * L, 2 * (p - 1) / p * n, true},
-			{plan.Reduce, plan.Naive, p - 1, (p - 1) * n, false},
-			{plan.Reduce, plan.Tree, L, L * n, false},
-			{plan.Reduce, plan.HalvingDoubling, 2 * L, 2 * (p - 1) / p * n, true},
-			{plan.AllReduce, plan.Naive, 2 * (p - 1), 2 * (p - 1) * n, false},
-			{plan.AllReduce, plan.Ring, 2 * (p - 1), 2 * (p - 1) / p * n, false},
-			{plan.AllReduce, plan.OneShot, p - 1, (p - 1) * n, false},
-			{plan.AllReduce, plan.Tree, 2 * L, 2 * L * n, false},
-			{plan.AllReduce, plan.RecursiveDoubling, L, L * n, true},
-			{plan.AllReduce, plan.HalvingDoubling, 2 * L, 2 * (p - 1) / p * n, false},
-			{plan.AllReduce, plan.BidirectionalRing, 2 * (p - 1), 2 * (p - 1) / p * n, false},
-			{plan.Gather, plan.Naive, p - 1, (p - 1) / p * n, false},
-			{plan.Gather, plan.Tree, L, (p - 1) / p * n, true},
-			{plan.Scatter, plan.Naive, p - 1, (p - 1) / p * n, false},
-			{plan.Scatter, plan.Tree, L, (p - 1) / p * n, true},
-			{plan.AllGather, plan.Ring, p - 1, (p - 1) / p * n, false},
-			{plan.AllGather, plan.OneShot, p - 1, (p - 1) / p * n, false},
-			{plan.AllGather, plan.RecursiveDoubling, L, (p - 1) / p * n, false},
-			{plan.ReduceScatter, plan.Ring, p - 1, (p - 1) / p * n, false},
-			{plan.ReduceScatter, plan.OneShot, p - 1, (p - 1) / p * n, false},
-			{plan.ReduceScatter, plan.HalvingDoubling, L, (p - 1) / p * n, false},
-			{plan.AllToAll, plan.Naive, p - 1, (p - 1) / p * n, false},
-			{plan.AllToAll, plan.OneShot, p - 1, (p - 1) / p * n, false},
-			{plan.AllToAll, plan.Ring, p - 1, (p - 1) / 2 * n, false},
-			{plan.AllToAll, plan.RecursiveDoubling, L, L / 2 * n, true},
+			{plan.Broadcast, plan.Naive, p - 1, (p - 1) * n, 0, 0, false},
+			{plan.Broadcast, plan.Tree, L, L * n, 0, 0, false},
+			{plan.Broadcast, plan.Ring, 2*p - 2, (2*p - 2) * n / p, 0, n, false},
+			{plan.Broadcast, plan.HalvingDoubling, 2 * L, 2 * (p - 1) / p * n, 0, 0, true},
+			{plan.Reduce, plan.Naive, p - 1, (p - 1) * n, 0, n, false},
+			{plan.Reduce, plan.Tree, L, L * n, 0, n, false},
+			{plan.Reduce, plan.HalvingDoubling, 2 * L, 2 * (p - 1) / p * n, 0, (p-1)/p*n + n/2, true},
+			{plan.AllReduce, plan.Naive, 2 * (p - 1), 2 * (p - 1) * n, 0, (p - 1) * n, false},
+			{plan.AllReduce, plan.Ring, 2 * (p - 1), 2 * (p - 1) / p * n, 0, 0, false},
+			{plan.AllReduce, plan.OneShot, p - 1, (p - 1) * n, 1, 0, false},
+			{plan.AllReduce, plan.Tree, 2 * L, 2 * L * n, 0, L * n, false},
+			{plan.AllReduce, plan.RecursiveDoubling, L, L * n, 0, 0, true},
+			{plan.AllReduce, plan.HalvingDoubling, 2 * L, 2 * (p - 1) / p * n, 0, 0, false},
+			{plan.AllReduce, plan.BidirectionalRing, 2 * (p - 1), 2 * (p - 1) / p * n, float64(2 * (N / 2)), 0, false},
+			{plan.Gather, plan.Naive, p - 1, (p - 1) / p * n, 0, n / p, false},
+			{plan.Gather, plan.Tree, L, (p - 1) / p * n, 0, n / 2, true},
+			{plan.Scatter, plan.Naive, p - 1, (p - 1) / p * n, 0, 0, false},
+			{plan.Scatter, plan.Tree, L, (p - 1) / p * n, 0, 0, true},
+			{plan.AllGather, plan.Ring, p - 1, (p - 1) / p * n, 0, 0, false},
+			{plan.AllGather, plan.OneShot, p - 1, (p - 1) / p * n, 1, 0, false},
+			{plan.AllGather, plan.RecursiveDoubling, L, (p - 1) / p * n, 0, 0, false},
+			{plan.ReduceScatter, plan.Ring, p - 1, (p - 1) / p * n, 0, 0, false},
+			{plan.ReduceScatter, plan.OneShot, p - 1, (p - 1) / p * n, 1, 0, false},
+			{plan.ReduceScatter, plan.HalvingDoubling, L, (p - 1) / p * n, 0, 0, false},
+			{plan.AllToAll, plan.Naive, p - 1, (p - 1) / p * n, 0, 0, false},
+			{plan.AllToAll, plan.OneShot, p - 1, (p - 1) / p * n, 1, 0, false},
+			{plan.AllToAll, plan.Ring, p - 1, (p - 1) / 2 * n, 0, 0, false},
+			{plan.AllToAll, plan.RecursiveDoubling, L, L / 2 * n, 0, 0, true},
 		} {
-			if test.powersOnly && !power {
+			if test.powersOnly && N&(N-1) != 0 {
 				continue
 			}
-			line := cost(t, make1(t, test.op, test.algorithm, N), plan.Uniform(nvlink), elements, 4)
+			of := make1(t, test.op, test.algorithm, N)
+			line := cost(t, of, plan.Uniform(nvlink), elements, 4)
 			if want := seconds(nvlink, test.messages, test.bytes); !near(line.Total, want) {
 				t.Errorf("%v by %v of %d: %v, want %v s", test.op, test.algorithm, N, line.Total, want)
 			}
+			rounds, sent := cmp.Or(test.rounds, test.messages), cmp.Or(test.sent, test.bytes)
+			checkTraffic(t, of, elements, rounds, sent)
 		}
+	}
+}
+
+// checkTraffic compares a plan's rounds and the most bytes that a rank sends, and makes sure that the links add up to
+// the ranks and those to the total.
+func checkTraffic(t *testing.T, p *plan.Plan, elements int, rounds, sent float64) {
+	t.Helper()
+	traffic, err := p.Count(elements, 4)
+	if err != nil {
+		t.Fatal(err)
+	}
+	most := 0
+	var total plan.Load
+	for from, row := range traffic.Links {
+		var sent, received plan.Load
+		for to := range row {
+			sent.Messages += row[to].Messages
+			sent.Bytes += row[to].Bytes
+			received.Messages += traffic.Links[to][from].Messages
+			received.Bytes += traffic.Links[to][from].Bytes
+		}
+		if sent != traffic.Sent[from] || received != traffic.Received[from] || row[from] != (plan.Load{}) {
+			t.Errorf("rank %d: links make %v and %v, loads are %v and %v", from, sent, received, traffic.Sent[from],
+				traffic.Received[from])
+		}
+		total.Messages += sent.Messages
+		total.Bytes += sent.Bytes
+		most = max(most, sent.Bytes)
+	}
+	if total != traffic.Total {
+		t.Errorf("links make %v, total is %v", total, traffic.Total)
+	}
+	if !scalar.EqualWithinRel(float64(most), sent, 1e-12) || float64(traffic.Rounds) != rounds {
+		t.Errorf("%v by %v of %d: at most %d bytes in %d rounds, want %v in %v", p.Op, p.Algorithm, p.Ranks, most,
+			traffic.Rounds, sent, rounds)
 	}
 }
 
@@ -120,21 +159,16 @@ func TestCostHierarchical(t *testing.T) {
 		if !near(line.Total, want) {
 			t.Errorf("%d groups of %d: %v, want %v s", test.groups, test.size, line.Total, want)
 		}
+		checkTraffic(t, p, elements, 2*(G+g-2), 2*float64(N-1)*n/float64(N))
 		if ring := cost(t, make1(t, plan.AllReduce, plan.Ring, N), network, elements, 4); test.groups > 1 &&
 			test.size > 1 && ring.Total <= line.Total {
-			t.Errorf(
-				"%d groups of %d: a ring takes %v, no longer than %v",
-				test.groups,
-				test.size,
-				ring.Total,
-				line.Total,
-			)
+			t.Errorf("%d groups of %d: a ring takes %v, no longer than %v", test.groups, test.size, ring.Total,
+				line.Total)
 		}
 	}
 }
 
-// A network that differs by pair: a slow rank holds up whoever waits for it, and
-// nobody else.
+// A network that differs by pair: a slow rank holds up whoever waits for it, and nobody else.
 func TestCostWaits(t *testing.T) {
 	slow := plan.Topology{Link: func(from, _ int) plan.Link {
 		if from == 2 {
@@ -152,8 +186,7 @@ func TestCostWaits(t *testing.T) {
 	}
 }
 
-// TestTimeline checks that no port is used twice at a time, and that nothing is
-// received before it is sent.
+// TestTimeline checks that no port is used twice at a time, and that nothing is received before it is sent.
 func TestTimeline(t *testing.T) {
 	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
 		p := make1(t, op, algorithm, 7)

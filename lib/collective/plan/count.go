@@ -15,9 +15,8 @@ type Traffic struct {
 	Links    [][]Load // by sender and receiver
 }
 
-// Count is the traffic of the plan that [New] makes. For N ranks and n bytes, where N
-// divides n, the busiest rank sends the following bytes in the following rounds; L is
-// ⌈log2 N⌉:
+// Count is the traffic of the plan that [New] makes. For N ranks and n bytes, where N divides n, the busiest rank sends
+// the following bytes in the following rounds; L is ⌈log2 N⌉:
 //
 //	broadcast   naive                 (N-1)n      N-1
 //	            ring                  n           2(N-1)
@@ -73,8 +72,7 @@ func (p *Plan) Count(elements, elementSize int) (Traffic, error) {
 // message is all that one rank sends another in a round.
 type message struct{ from, to, bytes int }
 
-// messages lists the messages of each round, those of one rank in the order in which
-// it begins them.
+// messages lists the messages of each round, those of one rank in the order in which it begins them.
 func (p *Plan) messages(elements, elementSize int) ([][]message, error) {
 	if elements < 0 || elementSize < 0 {
 		return nil, fmt.Errorf("plan: %d elements of %d bytes: want neither below 0", elements, elementSize)

@@ -1,7 +1,6 @@
 package plan_test
 
 import (
-	"math/bits"
 	"testing"
 	"time"
 
@@ -9,81 +8,6 @@ import (
 
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
-
-// checkTotals makes sure that the links add up to the ranks and those to the total.
-func checkTotals(t *testing.T, traffic plan.Traffic) {
-	t.Helper()
-	var total plan.Load
-	for from, row := range traffic.Links {
-		var sent, received plan.Load
-		for to := range row {
-			sent.Messages += row[to].Messages
-			sent.Bytes += row[to].Bytes
-			received.Messages += traffic.Links[to][from].Messages
-			received.Bytes += traffic.Links[to][from].Bytes
-		}
-		if sent != traffic.Sent[from] || received != traffic.Received[from] || row[from] != (plan.Load{}) {
-			t.Errorf("rank %d: links make %v and %v, loads are %v and %v", from, sent, received, traffic.Sent[from],
-				traffic.Received[from])
-		}
-		total.Messages += sent.Messages
-		total.Bytes += sent.Bytes
-	}
-	if total != traffic.Total {
-		t.Errorf("links make %v, total is %v", total, traffic.Total)
-	}
-}
-
-// TestCount compares counts with the textbook values, which are those in the comment of Count; N divides n.
-func TestCount(t *testing.T) {
-	for N := 2; N <= 16; N++ {
-		L := bits.Len(uint(N - 1))
-		n := 720720 // a multiple of every N
-		// the default, where it divides N
-		group := map[int]int{4: 2, 6: 3, 8: 4, 9: 3, 10: 5, 12: 4, 14: 7, 15: 5, 16: 4}[N]
-		for _, test := range []struct {
-			op                plan.Op
-			algorithm         plan.Algorithm
-			mostSent, inSteps int
-		}{
-			{plan.Broadcast, plan.Naive, (N - 1) * n, N - 1},
-			{plan.Broadcast, plan.Ring, n, 2 * (N - 1)},
-			{plan.Broadcast, plan.Tree, L * n, L},
-			{plan.AllReduce, plan.Naive, (N - 1) * n, 2 * (N - 1)},
-			{plan.AllReduce, plan.Ring, 2 * (N - 1) * n / N, 2 * (N - 1)},
-			{plan.AllReduce, plan.OneShot, (N - 1) * n, 1},
-			{plan.AllReduce, plan.Tree, L * n, 2 * L},
-			{plan.AllReduce, plan.HalvingDoubling, 2 * (N - 1) * n / N, 2 * L},
-			{plan.AllReduce, plan.BidirectionalRing, 2 * (N - 1) * n / N, 2 * (N / 2)},
-			{plan.AllReduce, plan.Hierarchical, 2 * (N - 1) * n / N, 2 * (N/max(group, 1) + group - 2)},
-			{plan.AllGather, plan.Ring, (N - 1) * n / N, N - 1},
-			{plan.AllGather, plan.RecursiveDoubling, (N - 1) * n / N, L},
-			{plan.ReduceScatter, plan.HalvingDoubling, (N - 1) * n / N, L},
-			{plan.AllToAll, plan.Naive, (N - 1) * n / N, N - 1},
-			{plan.AllToAll, plan.Ring, (N - 1) * n / 2, N - 1},
-			{plan.AllReduce, plan.RecursiveDoubling, L * n, L},
-			{plan.AllToAll, plan.RecursiveDoubling, L * n / 2, L},
-		} {
-			if test.algorithm == plan.Hierarchical && group == 0 ||
-				N&(N-1) != 0 && test.algorithm == plan.RecursiveDoubling && test.op != plan.AllGather {
-				continue
-			}
-			traffic, err := plan.Count(test.op, test.algorithm, N, n, 1)
-			if err != nil {
-				t.Fatal(err)
-			}
-			checkTotals(t, traffic)
-			most := 0
-			for _, load := range traffic.Sent {
-				most = max(most, load.Bytes)
-			}
-			if most != test.mostSent || traffic.Rounds != test.inSteps {
-				t.Errorf("%v by %v of %d: at most %d bytes in %d rounds, want %d in %d",
-					test.op, test.algorithm, N, most, traffic.Rounds, test.mostSent, test.inSteps)
-			}
-		}
-	}
-}
 
 func TestVolumes(t *testing.T) {
 	const elements, size = 5040, 2 // a multiple of every N

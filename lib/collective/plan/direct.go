@@ -12,9 +12,8 @@ func allAtOnce(ranks int) schedule {
 	return schedule{round}
 }
 
-// oneShotAllReduce sends all data to all ranks, and each adds for itself: one round,
-// and N-1 times the data in and out of every rank. It is the fastest for short
-// vectors, and what GPUs of one host do over shared memory.
+// oneShotAllReduce sends all data to all ranks, and each adds for itself: one round, and N-1 times the data in and out
+// of every rank. It is the fastest for short vectors, and what GPUs of one host do over shared memory.
 func (b *builder) oneShotAllReduce() {
 	b.cut(1)
 	b.oneShot(func(int) int { return 0 })
@@ -26,10 +25,9 @@ func (b *builder) oneShotReduceScatter() {
 	b.oneShot(func(rank int) int { return rank })
 }
 
-// oneShot gives every rank all ranks' contributions to the chunk that it is to have,
-// and has it add them in the order of the ranks: ((x0 + x1) + x2) + …. That order is
-// the same everywhere, and so are the bits. A rank that began with its own would
-// differ from the others by rounding.
+// oneShot gives every rank all ranks' contributions to the chunk that it is to have, and has it add them in the order
+// of the ranks: ((x0 + x1) + x2) + …. That order is the same everywhere, and so are the bits. A rank that began with
+// its own would differ from the others by rounding.
 func (b *builder) oneShot(chunk func(rank int) int) {
 	if b.Ranks == 1 {
 		return
@@ -59,11 +57,10 @@ func (b *builder) oneShot(chunk func(rank int) int) {
 	}
 }
 
-// recursiveDoublingAllReduce exchanges whole vectors: in round k rank r and rank
-// r XOR 2^k send each other what they have and both add. After log2 N rounds all
-// have the sum, with n bytes sent in each: few rounds, many bytes. Where N is no
-// power of two, the ranks above it first hand their data to a partner, and get the
-// result from it in the end: two more rounds (Thakur, Rabenseifner & Gropp 2005).
+// recursiveDoublingAllReduce exchanges whole vectors: in round k rank r and rank r XOR 2^k send each other what they
+// have and both add. After log2 N rounds all have the sum, with n bytes sent in each: few rounds, many bytes. Where N
+// is no power of two, the ranks above it first hand their data to a partner, and get the result from it in the end: two
+// more rounds (Thakur, Rabenseifner & Gropp 2005).
 //
 // Both of a pair add the same two numbers, one in each order. Floating-point
 // addition does not depend on that, so all ranks hold the same bits.

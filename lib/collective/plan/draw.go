@@ -9,11 +9,10 @@ import (
 	"text/tabwriter"
 )
 
-// Draw writes what every rank holds before the first round and after each as text: a row
-// for each rank, a column for each chunk. b2 is rank 1's contribution to chunk 2, a2+b2 a
-// sum, and · an empty slot. Scratch is left out, and of an AllToAll all but the result.
-// Before each picture are the messages of the round, as in Arrows. The errors are those
-// of a plan that cannot be carried out, and of w.
+// Draw writes what every rank holds before the first round and after each as text: a row for each rank, a column for
+// each chunk. b2 is rank 1's contribution to chunk 2, a2+b2 a sum, and · an empty slot. Scratch is left out, and of an
+// AllToAll all but the result. Before each picture are the messages of the round, as in Arrows. The errors are those of
+// a plan that cannot be carried out, and of w.
 func (p *Plan) Draw(w io.Writer) error {
 	pictures, err := p.pictures()
 	if err != nil {

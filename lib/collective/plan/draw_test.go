@@ -9,14 +9,6 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
-// Before a gather each rank has its own part, and after it the root has all.
-func TestHeld(t *testing.T) {
-	got, err := make1(t, plan.Gather, plan.Naive, 2).Held()
-	if want := "[[[1 0] [0 1]] [[1 1] [0 1]]]"; err != nil || fmt.Sprint(got) != want {
-		t.Errorf("%v, error %v, want %s", got, err, want)
-	}
-}
-
 // What each operation leaves, for two ranks; and that AllToAll draws its result.
 func TestDraw(t *testing.T) {
 	for op, want := range map[plan.Op]string{
@@ -38,6 +30,14 @@ func TestDraw(t *testing.T) {
 		if last != want {
 			t.Errorf("%v ends with %q, want %q", op, last, want)
 		}
+	}
+}
+
+// Before a gather each rank has its own part, and after it the root has all.
+func TestHeld(t *testing.T) {
+	got, err := make1(t, plan.Gather, plan.Naive, 2).Held()
+	if want := "[[[1 0] [0 1]] [[1 1] [0 1]]]"; err != nil || fmt.Sprint(got) != want {
+		t.Errorf("%v, error %v, want %s", got, err, want)
 	}
 }
 

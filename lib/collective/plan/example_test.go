@@ -88,16 +88,9 @@ func ExamplePlan_Cost() {
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Printf(
-			"%-19v %2d rounds, rank 0 sends %4.2f GB: %9v; one kilobyte: %v\n",
-			algorithm,
-			traffic.Rounds,
-			float64(
-				traffic.Sent[0].Bytes,
-			)/1e9,
-			long.Total.Round(time.Microsecond),
-			short.Total.Round(10*time.Nanosecond),
-		)
+		fmt.Printf("%-19v %2d rounds, rank 0 sends %4.2f GB: %9v; one kilobyte: %v\n", algorithm, traffic.Rounds,
+			float64(traffic.Sent[0].Bytes)/1e9, long.Total.Round(time.Microsecond),
+			short.Total.Round(10*time.Nanosecond))
 	}
 	// Output:
 	// naive               14 rounds, rank 0 sends 7.00 GB:  280.07ms; one kilobyte: 70.28µs
@@ -134,33 +127,6 @@ func ExamplePlan_Order() {
 	// halving-doubling    (a0+c0)+(b0+d0) true
 	// bidirectional-ring  (a0+(b0+c0))+d0 true
 	// hierarchical        (a0+b0)+(c0+d0) true
-}
-
-// The volumes that are often taught, next to what the plans send.
-func ExampleVolumes() {
-	const ranks, elements, size = 8, 1000, 4 // Φ is 4000 bytes
-	for _, v := range plan.Volumes() {
-		p := must(plan.New(v.Op, v.Algorithm, ranks))
-		traffic, err := p.Count(elements, size)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Printf(
-			"%-18s %-9s %6.0f  counted %d\n",
-			v.Name,
-			v.Formula,
-			v.Factor(ranks)*elements*size,
-			traffic.Total.Bytes,
-		)
-	}
-	// Output:
-	// broadcast          (N-1)Φ     28000  counted 28000
-	// scatter            (N-1)/N Φ   3500  counted 3500
-	// reduce             (N-1)Φ     28000  counted 28000
-	// gather             (N-1)/N Φ   3500  counted 3500
-	// all-gather         (N-1)Φ     28000  counted 28000
-	// reduce-scatter     (N-1)Φ     28000  counted 28000
-	// all-reduce (ring)  2(N-1)Φ    56000  counted 56000
 }
 
 // A bus bandwidth can be compared with what the links can do.

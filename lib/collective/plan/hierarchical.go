@@ -16,16 +16,13 @@ func (g groups) width(group int) int { return min(g.size, g.ranks-group*g.size) 
 // groups. A smaller group's ranks deal with the places it lacks as well.
 func (g groups) member(group, j int) int { return group*g.size + j%g.width(group) }
 
-// allGather takes two steps. First each chunk goes round the groups, from the rank
-// it belongs to on to the rank of the same place in the next group; then each
-// group's ranks pass what they have got round among themselves. A rank receives each
-// other chunk once, and of those only as many from another group as there are other
-// groups: the rest stays inside.
+// allGather takes two steps. First each chunk goes round the groups, from the rank it belongs to on to the rank of the
+// same place in the next group; then each group's ranks pass what they have got round among themselves. A rank receives
+// each other chunk once, and of those only as many from another group as there are other groups: the rest stays inside.
 //
-// The mirror image is a reduce-scatter, inside the groups first, then between them.
-// One after the other they make the all-reduce of hosts with fast links inside:
-// reduce-scatter inside, all-reduce between, all-gather inside (Mikami et al. 2018,
-// "Massively distributed SGD", call it 2D-torus all-reduce).
+// The mirror image is a reduce-scatter, inside the groups first, then between them. One after the other they make the
+// all-reduce of hosts with fast links inside: reduce-scatter inside, all-reduce between, all-gather inside (Mikami et
+// al. 2018, "Massively distributed SGD", call it 2D-torus all-reduce).
 func (g groups) allGather() schedule {
 	var s schedule
 	count := g.count()
@@ -55,9 +52,8 @@ func (g groups) allGather() schedule {
 	return s.merge()
 }
 
-// broadcast sends the data along a binomial tree of the groups' first ranks, and
-// then along one inside each group, so that it enters every group once (Karonis et
-// al. 2000, "Exploiting hierarchy in parallel computer networks to optimize
+// broadcast sends the data along a binomial tree of the groups' first ranks, and then along one inside each group, so
+// that it enters every group once (Karonis et al. 2000, "Exploiting hierarchy in parallel computer networks to optimize
 // collective operation performance"). The root stands first in its group.
 func (g groups) broadcast(root int) schedule {
 	home := root / g.size
@@ -88,10 +84,9 @@ func (g groups) broadcast(root int) schedule {
 	return append(s, inside...)
 }
 
-// allToAll takes two rounds: each rank first gives the blocks for all ranks of one
-// place to the rank of that place in its own group, which then sends each group its
-// blocks. Between groups go few long messages instead of many short ones, with the
-// same bytes; inside there are more bytes (Rajbhandari et al. 2022, "DeepSpeed-MoE").
+// allToAll takes two rounds: each rank first gives the blocks for all ranks of one place to the rank of that place in
+// its own group, which then sends each group its blocks. Between groups go few long messages instead of many short
+// ones, with the same bytes; inside there are more bytes (Rajbhandari et al. 2022, "DeepSpeed-MoE").
 func (g groups) allToAll() [][]hop {
 	s := make([][]hop, 2)
 	for origin := range g.ranks {

@@ -7,8 +7,7 @@ import (
 	"slices"
 )
 
-// The largest plans that New makes. Some have as many steps as ranks², those of
-// AllToAll as many as ranks³.
+// The largest plans that New makes. Some have as many steps as ranks², those of AllToAll as many as ranks³.
 const (
 	maxRanks    = 1024
 	maxAllToAll = 128
@@ -19,17 +18,14 @@ type Option func(*choices) error
 
 type choices struct{ root, group int } // a group of 0 is the default
 
-// Root sets the rank that a Broadcast or Scatter starts from and a Reduce or Gather
-// ends at. The default is rank 0.
+// Root sets the rank that a Broadcast or Scatter starts from and a Reduce or Gather ends at. The default is rank 0.
 func Root(rank int) Option {
 	return func(c *choices) error { c.root = rank; return nil }
 }
 
-// GroupsOf sets the number of neighbouring ranks in a group (a host, say) of the
-// algorithm Hierarchical: ranks 0 to n-1 are the first, and the last group may be
-// smaller. The default is the smallest divisor of the number of ranks from
-// its square root up or, for a prime number, that root rounded up. Other algorithms
-// ignore it.
+// GroupsOf sets the number of neighbouring ranks in a group (a host, say) of the algorithm Hierarchical: ranks 0 to n-1
+// are the first, and the last group may be smaller. The default is the smallest divisor of the number of ranks from its
+// square root up or, for a prime number, that root rounded up. Other algorithms ignore it.
 func GroupsOf(n int) Option {
 	return func(c *choices) error {
 		if n < 1 {
@@ -42,9 +38,8 @@ func GroupsOf(n int) Option {
 
 // New makes the plan of an operation by an algorithm.
 //
-// All ranks get bitwise equal results of an AllReduce, by any algorithm: see
-// [Plan.SameBits]. A Reduce changes only the root's data. After any other operation a
-// rank's data outside the result is undefined.
+// All ranks get bitwise equal results of an AllReduce, by any algorithm: see [Plan.SameBits]. A Reduce changes only the
+// root's data. After any other operation a rank's data outside the result is undefined.
 //
 // It returns an error if the operation has no such algorithm, and for fewer than 1
 // or more than 1024 ranks (128 for AllToAll, whose plans grow with the third power).
@@ -177,12 +172,11 @@ var (
 	ringBack    shape = func(g groups) schedule { return ring(g.ranks, -1) }
 )
 
-// scatterThenAllGather is the broadcast of long vectors: a binomial tree scatters
-// the chunks, and an all-gather gives them to all. A rank sends about twice the data
-// whatever the number of ranks, where a tree's root sends it log2 N times (Barnett,
-// Gupta, Payne, Shuler, van de Geijn & Watts 1994, "Interprocessor collective
-// communication library"; Thakur, Rabenseifner & Gropp 2005). Ranks receive the few
-// chunks that they already hold for their subtree a second time.
+// scatterThenAllGather is the broadcast of long vectors: a binomial tree scatters the chunks, and an all-gather gives
+// them to all. A rank sends about twice the data whatever the number of ranks, where a tree's root sends it log2 N
+// times (Barnett, Gupta, Payne, Shuler, van de Geijn & Watts 1994, "Interprocessor collective communication library";
+// Thakur, Rabenseifner & Gropp 2005). Ranks receive the few chunks that they already hold for their subtree a second
+// time.
 func scatterThenAllGather(g groups) schedule {
 	return append(binomial(g.ranks, subtree), doubling(g.ranks)...)
 }

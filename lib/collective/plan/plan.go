@@ -1,9 +1,7 @@
-// Package plan has the algorithms of collective operations as plain data: what each
-// rank sends, receives, reduces and copies, round by round. [New] makes a plan, which
-// can be proved right ([Plan.Prove]), counted ([Plan.Count]), costed on a described
-// network ([Plan.Cost]), drawn ([Plan.Draw]), and printed and read back ([Plan.String],
-// [Parse]), all without a device; lib/collective/group runs the same plan between ranks.
-// Package plan/draw has charts.
+// Package plan has the algorithms of collective operations as plain data: what each rank sends, receives, reduces and
+// copies, round by round. [New] makes a plan, which can be proved right ([Plan.Prove]), counted ([Plan.Count]), costed
+// on a described network ([Plan.Cost]), drawn ([Plan.Draw]), and printed and read back ([Plan.String], [Parse]), all
+// without a device; lib/collective/group runs the same plan between ranks. Package plan/draw has charts.
 package plan
 
 // Op is a collective operation.
@@ -22,12 +20,10 @@ const (
 
 // Plan is one algorithm for one operation and one number of ranks.
 //
-// Each rank has Slots buffers. The first Chunks of them are the data of the
-// operation, cut as evenly as possible (see [Cut]); the rest is scratch, each slot
-// large enough for any chunk. Where an operation has parts (gather, all-gather,
-// scatter, reduce-scatter, all-to-all), Chunks is a multiple of Ranks, and part p is
-// the chunks p·Chunks/Ranks to (p+1)·Chunks/Ranks-1. The result replaces the data;
-// only that of AllToAll is in the Chunks slots after the data.
+// Each rank has Slots buffers. The first Chunks of them are the data of the operation, cut as evenly as possible (see
+// [Cut]); the rest is scratch, each slot large enough for any chunk. Where an operation has parts (gather, all-gather,
+// scatter, reduce-scatter, all-to-all), Chunks is a multiple of Ranks, and part p is the chunks p·Chunks/Ranks to
+// (p+1)·Chunks/Ranks-1. The result replaces the data; only that of AllToAll is in the Chunks slots after the data.
 type Plan struct {
 	Op        Op
 	Algorithm Algorithm
@@ -51,10 +47,9 @@ const (
 
 // Step is one action of one rank.
 //
-// In each round a rank first posts its sends and receives, all at the same time, and
-// when they are done takes its local steps (Add, Copy) in order. No slot is both sent
-// and received in one round. The sends from one rank to another in a round match the
-// receives there in order, and count as one message, of one or more chunks.
+// In each round a rank first posts its sends and receives, all at the same time, and when they are done takes its local
+// steps (Add, Copy) in order. No slot is both sent and received in one round. The sends from one rank to another in a
+// round match the receives there in order, and count as one message, of one or more chunks.
 type Step struct {
 	Round  int
 	Action Action

@@ -62,9 +62,8 @@ func (s Step) String() string {
 	return fmt.Sprintf("%v %s", s.Action, slot)
 }
 
-// Parse reads a plan as [Plan.String] prints it. The error says which line is wrong. The
-// plan that it returns can be carried out: every message has its receiver. Whether it
-// computes the right result is checked by [Plan.Prove].
+// Parse reads a plan as [Plan.String] prints it. The error says which line is wrong. The plan that it returns can be
+// carried out: every message has its receiver. Whether it computes the right result is checked by [Plan.Prove].
 func Parse(text string) (*Plan, error) {
 	lines := strings.Split(strings.TrimSuffix(text, "\n"), "\n")
 	p, err := parseHeader(lines[0])
@@ -147,8 +146,6 @@ func parseStep(text string) (Step, error) {
 			return s, nil
 		}
 	}
-	return Step{}, fmt.Errorf(
-		"step %q: want such as \"send 1 to 2\", \"receive 2[0] from 1\", \"0 += 2\" or \"0 = 2\"",
-		text,
-	)
+	return Step{}, fmt.Errorf("step %q: want such as \"send 1 to 2\", \"receive 2[0] from 1\", \"0 += 2\" or \"0 = 2\"",
+		text)
 }

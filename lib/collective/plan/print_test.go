@@ -74,6 +74,8 @@ func TestParseErrors(t *testing.T) {
 		{"1 rounds", "1 rounds, 2", "1 rounds, 2\", want such as"},
 		{"1 chunks", "99999999999999999999 chunks", "line 1"},
 		{"1 slots", "1000000000000 slots", "slots in all"},
+		{"1 chunks", "4611686018427387904 chunks", "want at most"},
+		{"2 ranks", "100000 ranks", "want at most"},
 		{"rank 1", "rank 2", `line 4: rank "2", want 1`},
 		{"rank 0\n", "", `before the line "rank 0"`},
 		{"  0: send 0 to 1", "0: send 0 to 1", "line 3"},
@@ -142,17 +144,5 @@ func TestNames(t *testing.T) {
 	if got := fmt.Sprint(plan.Op(9), plan.Algorithm(9), plan.Action(9),
 		plan.Add); got != "Op(9) Algorithm(9) Action(9) add" {
 		t.Error(got)
-	}
-}
-
-// Numbers too large for what is made of them are refused, not tried.
-func TestParseRefusesTheHuge(t *testing.T) {
-	for _, text := range []string{
-		"all-to-all by ring: 1 ranks, root 0, 4611686018427387904 chunks, 0 slots, 0 rounds\nrank 0\n",
-		"broadcast by naive: 100000 ranks, root 0, 1 chunks, 1 slots, 0 rounds\n",
-	} {
-		if p, err := plan.Parse(text); err == nil {
-			t.Errorf("%q gave %d ranks and %d chunks", text, p.Ranks, p.Chunks)
-		}
 	}
 }

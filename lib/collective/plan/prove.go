@@ -5,11 +5,10 @@ import (
 	"fmt"
 )
 
-// Prove checks that a plan is right, by carrying it out on symbols instead of
-// numbers: every send has its receive in the same round, no rank uses a slot that
-// is empty or has another size, and in the end each rank has the result of the
-// operation; of a reduction, every rank's contribution exactly once. The error names
-// the rank, the round and the step at fault.
+// Prove checks that a plan is right, by carrying it out on symbols instead of numbers: every send has its receive in
+// the same round, no rank uses a slot that is empty or has another size, and in the end each rank has the result of the
+// operation; of a reduction, every rank's contribution exactly once. The error names the rank, the round and the step
+// at fault.
 //
 // What holds for symbols holds for numbers of any type and buffers of any length, if
 // the reduction does not depend on the order of its operands, up to rounding.
@@ -121,8 +120,7 @@ func (w where) String() string {
 	return fmt.Sprintf("rank %d, round %d (%v)", w.rank, w.step.Round, w.step)
 }
 
-// inputs are the slots before the first round: each rank holds what the operation
-// takes from it, and nothing else.
+// inputs are the slots before the first round: each rank holds what the operation takes from it, and nothing else.
 func (p *Plan) inputs(a *algebra) [][]*term {
 	slots := make([][]*term, p.Ranks)
 	for rank := range slots {
@@ -187,8 +185,7 @@ func (p *Plan) promises(rank, c int) bool {
 // origin is one rank's contribution to a chunk.
 type origin struct{ rank, chunk int }
 
-// keeps reports whether slot c of a rank's result must hold one rank's contribution
-// unchanged, and whose.
+// keeps reports whether slot c of a rank's result must hold one rank's contribution unchanged, and whose.
 func (p *Plan) keeps(rank, c int) (bool, origin) {
 	switch p.Op {
 	case Reduce:
@@ -204,10 +201,9 @@ func (p *Plan) keeps(rank, c int) (bool, origin) {
 	return p.promises(rank, c), origin{p.owner(c), c} // Gather and AllGather
 }
 
-// SameBits reports whether all ranks get bitwise equal results: whether they reduce
-// each chunk in the same order. Data-parallel training depends on it, since ranks
-// whose sums differ in the last bit drift apart. It is true for operations without a
-// reduction. The error is Prove's.
+// SameBits reports whether all ranks get bitwise equal results: whether they reduce each chunk in the same order.
+// Data-parallel training depends on it, since ranks whose sums differ in the last bit drift apart. It is true for
+// operations without a reduction. The error is Prove's.
 func (p *Plan) SameBits() (bool, error) {
 	results, err := p.results()
 	if err != nil || !p.Op.reduces() {
@@ -230,11 +226,9 @@ func (p *Plan) SameBits() (bool, error) {
 	return true, nil
 }
 
-// Order is the order of additions in a rank's result for one chunk: "((a2+b2)+c2)+d2"
-// is the sum of the chunks 2 of ranks 0, 1, 2 and 3, added in that order. Ranks are a
-// to z, then aa, ab and so on. It returns an error for a rank or chunk that the plan
-// does not have, for a result that the operation does not give to this rank, and
-// those of Prove.
+// Order is the order of additions in a rank's result for one chunk: "((a2+b2)+c2)+d2" is the sum of the chunks 2 of
+// ranks 0, 1, 2 and 3, added in that order. Ranks are a to z, then aa, ab and so on. It returns an error for a rank or
+// chunk that the plan does not have, for a result that the operation does not give to this rank, and those of Prove.
 func (p *Plan) Order(rank, chunk int) (string, error) {
 	results, err := p.results()
 	if err != nil {

@@ -2,7 +2,6 @@ package plan_test
 
 import (
 	"fmt"
-	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -82,8 +81,7 @@ func TestProveGroups(t *testing.T) {
 	}
 }
 
-// A plan whose ranks each add their own data first is right, but the ranks differ by
-// rounding.
+// A plan whose ranks each add their own data first is right, but the ranks differ by rounding.
 const ownFirst = `all-reduce by one-shot: 3 ranks, root 0, 1 chunks, 3 slots, 1 rounds
 rank 0
   0: send 0 to 1; send 0 to 2; receive 1[0] from 1; receive 2[0] from 2; 0 += 1; 0 += 2
@@ -112,9 +110,8 @@ func TestSameBitsSeesTheOrder(t *testing.T) {
 	}
 }
 
-// The ring of one of the texts that this library follows has each rank add what its
-// neighbour sends and "then send this data again". If that is the sum, contributions
-// count twice from the second round on.
+// The ring of one of the texts that this library follows has each rank add what its neighbour sends and "then send this
+// data again". If that is the sum, contributions count twice from the second round on.
 func TestRingOfSumsIsWrong(t *testing.T) {
 	var b strings.Builder
 	b.WriteString("all-reduce by ring: 3 ranks, root 0, 1 chunks, 2 slots, 2 rounds\n")
@@ -131,184 +128,6 @@ func TestRingOfSumsIsWrong(t *testing.T) {
 	if err := p.Prove(); err == nil || !strings.Contains(err.Error(), "rank 2 is in both") {
 		t.Errorf("got %v, want that a contribution counts twice", err)
 	}
-}
-
-// TestMutations breaks plans at random. Some changes must always be refused; of the
-// others, what Prove accepts must be right by a second, dumber implementation.
-func TestMutations(t *testing.T) {
-	random := rand.New(rand.NewPCG(1, 2))
-	accepted := 0
-	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
-		if op == plan.Broadcast && algorithm == plan.HalvingDoubling {
-			return // it sends some chunks twice, so that a message may be missing
-		}
-		for range 300 {
-			p := make1(t, op, algorithm, 2+random.IntN(7))
-			rank := random.IntN(p.Ranks)
-			if len(p.Steps[rank]) == 0 {
-				continue
-			}
-			i := random.IntN(len(p.Steps[rank]))
-			before := p.Steps[rank][i]
-			what, fatal := mutate(p, rank, i, random)
-			err := p.Prove()
-			switch {
-			case err == nil && fatal:
-				t.Fatalf("%s of rank %d, %+v, went unnoticed in\n%v", what, rank, before, p)
-			case err == nil:
-				accepted++
-				if err := plainly(p); err != nil {
-					t.Fatalf("%s of rank %d, %+v: Prove accepts what is wrong: %v\n%v", what, rank, before, err, p)
-				}
-			}
-		}
-	})
-	if accepted == 0 {
-		t.Error("no change was harmless, so that nothing was compared")
-	}
-}
-
-// mutate changes step i of a rank in one way, and tells whether any plan is wrong
-// after it.
-func mutate(p *plan.Plan, rank, i int, random *rand.Rand) (what string, fatal bool) {
-	steps := &p.Steps[rank]
-	s := &(*steps)[i]
-	switch random.IntN(9) {
-	case 0:
-		*steps = slices.Delete(*steps, i, i+1)
-		return "drop", true
-	case 1:
-		fatal = s.Action != plan.Copy // copying again changes nothing
-		*steps = slices.Insert(*steps, i, *s)
-		return "duplicate", fatal
-	case 2:
-		if s.Action <= plan.Receive {
-			s.Peer = (s.Peer + 1 + random.IntN(p.Ranks)) % (p.Ranks + 1)
-			return "change the peer", true
-		}
-	case 3:
-		s.Chunk++
-		return "change the chunk", true
-	case 4:
-		if s.Action <= plan.Receive {
-			s.Round = (s.Round + 1 + random.IntN(p.Rounds+1)) % (p.Rounds + 2)
-			return "change the round", true
-		}
-	case 5:
-		s.Slot = random.IntN(p.Slots)
-	case 6:
-		s.From = random.IntN(p.Slots)
-	case 7:
-		j := random.IntN(len(*steps))
-		(*steps)[i], (*steps)[j] = (*steps)[j], (*steps)[i]
-	case 8:
-		s.Action = plan.Action(random.IntN(5))
-	}
-	return "change", false
-}
-
-// plainly runs a plan that can be carried out, and checks the result, with no
-// thought of speed: what a slot holds is a count for each rank and chunk.
-func plainly(p *plan.Plan) error {
-	type part struct{ rank, chunk int }
-	type value map[part]int
-	clone := func(v value) value {
-		w := value{}
-		for k, n := range v {
-			w[k] = n
-		}
-		return w
-	}
-	slots := make([]map[int]value, p.Ranks)
-	size := p.Chunks / p.Ranks
-	for r := range slots {
-		slots[r] = map[int]value{}
-		for c := range p.Chunks {
-			if (p.Op == plan.Broadcast || p.Op == plan.Scatter) && r != p.Root ||
-				(p.Op == plan.Gather || p.Op == plan.AllGather) && c/size != r {
-				continue
-			}
-			slots[r][c] = value{{r, c}: 1}
-		}
-	}
-	for round := range p.Rounds {
-		var box []value
-		var ends [][2]int
-		for r, steps := range p.Steps {
-			for _, s := range steps {
-				if s.Round == round && s.Action == plan.Send {
-					box, ends = append(box, clone(slots[r][s.Slot])), append(ends, [2]int{r, s.Peer})
-				}
-			}
-		}
-		for r, steps := range p.Steps {
-			for _, s := range steps {
-				if s.Round != round {
-					continue
-				}
-				switch s.Action {
-				case plan.Receive:
-					i := slices.Index(ends, [2]int{s.Peer, r})
-					slots[r][s.Slot] = box[i]
-					box, ends = slices.Delete(box, i, i+1), slices.Delete(ends, i, i+1)
-				case plan.Add:
-					sum := clone(slots[r][s.Slot])
-					for k, n := range slots[r][s.From] {
-						sum[k] += n
-					}
-					slots[r][s.Slot] = sum
-				case plan.Copy:
-					slots[r][s.Slot] = clone(slots[r][s.From])
-				}
-			}
-		}
-	}
-	for r := range p.Ranks {
-		for c := range p.Chunks {
-			want, slot := value{}, c
-			switch p.Op {
-			case plan.Broadcast:
-				want[part{p.Root, c}] = 1
-			case plan.Scatter:
-				if c/size != r {
-					continue
-				}
-				want[part{p.Root, c}] = 1
-			case plan.Gather, plan.AllGather:
-				if p.Op == plan.Gather && r != p.Root {
-					continue
-				}
-				want[part{c / size, c}] = 1
-			case plan.AllToAll:
-				slot += p.Chunks
-				want[part{c / size, r*size + c%size}] = 1
-			default:
-				if p.Op == plan.ReduceScatter && c/size != r {
-					continue
-				}
-				for q := range p.Ranks {
-					if p.Op != plan.Reduce || r == p.Root || q == r {
-						want[part{q, c}] = 1
-					}
-				}
-			}
-			if got := slots[r][slot]; fmt.Sprint(got) != fmt.Sprint(want) {
-				return fmt.Errorf("rank %d, slot %d holds %v, want %v", r, slot, got, want)
-			}
-		}
-	}
-	return nil
-}
-
-// TestPlainly makes sure that the dumb implementation agrees on all sound plans.
-func TestPlainly(t *testing.T) {
-	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
-		for ranks := 1; ranks <= 9; ranks++ {
-			if err := plainly(make1(t, op, algorithm, ranks)); err != nil {
-				t.Errorf("%d ranks: %v", ranks, err)
-			}
-		}
-	})
 }
 
 func TestProveErrors(t *testing.T) {
@@ -328,6 +147,13 @@ func TestProveErrors(t *testing.T) {
 		{"100 rounds for 30 steps", func(p *plan.Plan) { p.Rounds = 100 }},
 		{"rank 0, round 9 (send 2 to 1): a step after round 0 of 4", func(p *plan.Plan) { p.Steps[0][0].Round = 9 }},
 		{"peer 0: want another rank", func(p *plan.Plan) { p.Steps[0][0].Peer = 0 }},
+		{"chunk 9 of 3", func(p *plan.Plan) { p.Steps[0][0].Chunk = 9 }},
+		{"(Action(9) 1): unknown action", func(p *plan.Plan) { p.Steps[0][2].Action = 9 }},
+		{"rank 2 sends chunk 2", func(p *plan.Plan) { p.Steps[2][0].Slot, p.Steps[2][0].Chunk = 2, 2 }},
+		{"slot 3 holds c1, which has the size of chunk 1", func(p *plan.Plan) { // a message of round 1 never happens
+			p.Steps[0] = slices.Delete(p.Steps[0], 4, 5)
+			p.Steps[2] = slices.Delete(p.Steps[2], 3, 4)
+		}},
 		{"slot 9 of 4", func(p *plan.Plan) { p.Steps[0][1].Slot = 9 }},
 		{"slot 0 has the size of chunk 0, not 2", func(p *plan.Plan) { p.Steps[0][0].Slot = 0 }},
 		{"both sent and received", func(p *plan.Plan) { p.Steps[0][1].Slot, p.Steps[0][1].Chunk = 2, 2 }},

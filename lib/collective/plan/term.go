@@ -8,10 +8,9 @@ import (
 	"strings"
 )
 
-// term is what a slot holds in a symbolic run: one rank's contribution to a chunk,
-// or a sum of two terms. Terms of one algebra that add the same numbers in the same
-// order have the same id. Which operand comes first does not count, as it makes no
-// difference to a floating-point sum.
+// term is what a slot holds in a symbolic run: one rank's contribution to a chunk, or a sum of two terms. Terms of one
+// algebra that add the same numbers in the same order have the same id. Which operand comes first does not count, as it
+// makes no difference to a floating-point sum.
 type term struct {
 	id          int
 	chunk       int // of the origin
@@ -41,8 +40,7 @@ func (a *algebra) leaf(rank, chunk int) *term {
 		rank, 1)}
 }
 
-// add refuses what can never become right again: a contribution that is added twice,
-// and a sum of different chunks.
+// add refuses what can never become right again: a contribution that is added twice, and a sum of different chunks.
 func (a *algebra) add(x, y *term) (*term, error) {
 	if x.chunk != y.chunk {
 		return nil, fmt.Errorf("adds %v and %v, of different chunks", x, y)
@@ -76,8 +74,7 @@ func (t *term) count() int {
 	return n
 }
 
-// String is the sum in the order in which it was made, without parentheses:
-// "a0+b0+c0".
+// String is the sum in the order in which it was made, without parentheses: "a0+b0+c0".
 func (t *term) String() string {
 	if t == nil {
 		return "·"

@@ -20,15 +20,8 @@ func TestCharts(t *testing.T) {
 				}
 				charts, err := draw.Rounds(p)
 				if err != nil || len(charts) != p.Rounds+1 {
-					t.Errorf(
-						"%v by %v, %d ranks: %d charts of %d rounds, error %v",
-						op,
-						algorithm,
-						ranks,
-						len(charts),
-						p.Rounds,
-						err,
-					)
+					t.Errorf("%v by %v, %d ranks: %d charts of %d rounds, error %v", op, algorithm, ranks, len(charts),
+						p.Rounds, err)
 				}
 				traffic, err := p.Count(100, 4)
 				if err != nil {
