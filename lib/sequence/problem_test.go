@@ -20,6 +20,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
+func TestMain(m *testing.M) { devicetest.Main(m) }
+
 type nodes = []*graph.Node
 
 // problem is one call of attention with its inputs, for a number of ring and Ulysses ranks.
