@@ -48,30 +48,22 @@ type (
 // call runs a graph function and returns the outputs' elements as float64.
 func call(t *testing.T, backend compute.Backend, f func(nodes) nodes, in ...any) [][]float64 {
 	t.Helper()
-	exec, err := graph.NewExec(backend, func(in nodes) nodes {
+	exec := must(graph.NewExec(backend, func(in nodes) nodes {
 		out := f(in)
 		for i := range out {
 			out[i] = graph.ConvertDType(out[i], dtypes.Float64)
 		}
 		return out
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	defer exec.Finalize()
 	own := make([]any, len(in)) // GoMLX keeps a tensor to the backend that saw it first
 	for i, x := range in {
 		own[i] = x
 		if x, ok := x.(*tensors.Tensor); ok {
-			if own[i], err = x.LocalClone(); err != nil {
-				t.Fatal(err)
-			}
+			own[i] = must(x.LocalClone())
 		}
 	}
-	out, err := exec.Call(own...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(exec.Call(own...))
 	flat := make([][]float64, len(out))
 	for i := range out {
 		flat[i] = tensors.MustCopyFlatData[float64](out[i])
@@ -261,31 +253,19 @@ func TestGradientOfTheGradient(t *testing.T) {
 
 // On a mesh backward may have operations between the devices: here the gradients of both are summed.
 func TestMesh(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
 	all := xla.Shard(0, "data")
-	p, err := xla.Compile(mesh, func(x *node) *node {
+	p := must(xla.Compile(mesh, func(x *node) *node {
 		w := graph.Sin(x.Checkpoint())
 		shared := autodiff.Custom(nodes{w}, func(in nodes) nodes { return in }, func(_, _, v nodes) nodes {
 			return x.Graph().Distributed().Along("data").AllReduce(append(v, graph.Const(x.Graph(), int32(0))),
 				compute.ReduceOpSum)[:1]
 		})[0]
 		return graph.Gradient(graph.ReduceAllSum(graph.Mul(shared, graph.StopGradient(x))), x)[0]
-	}, xla.In(all).Gives(all))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(all).Gives(all)))
 	defer p.Close()
-	out, err := p.Call([]float32{1, 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	joined, err := out[0].Merge()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(p.Call([]float32{1, 2}))
+	joined := must(out[0].Merge())
 	for i, got := range tensors.MustCopyFlatData[float32](joined) {
 		if want := (1 + 2) * math.Cos(float64(i+1)); math.Abs(float64(got)-want) > 1e-6 {
 			t.Errorf("gradient on device %d is %g, want %g", i, got, want)
@@ -296,10 +276,7 @@ func TestMesh(t *testing.T) {
 // The hub leaves nothing in the compiled program: the one with Custom needs no more memory than one with the same
 // gradient written by hand. Under Checkpoint it needs less than without, as GoMLX's own gradients do.
 func TestMemory(t *testing.T) {
-	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.Open(t, 1).Mesh(xla.Axis("data", 1)))
 	const n, layers = 128, 6
 	x := random(5, n, n)
 	forward := func(in nodes) nodes { // keeps two more tensors of x's shape than a checkpoint does
@@ -316,18 +293,12 @@ func TestMemory(t *testing.T) {
 	}
 	temporary := func(step func(x, w *node) *node) int64 {
 		t.Helper()
-		p, err := xla.Compile(mesh, step, xla.In(xla.Replicated(), xla.Replicated()).Gives(xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must(xla.Compile(mesh, step, xla.In(xla.Replicated(), xla.Replicated()).Gives(xla.Replicated())))
 		defer p.Close()
 		if err := p.Prepare(x, x); err != nil {
 			t.Fatal(err)
 		}
-		m, err := p.Memory()
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(p.Memory())
 		return m.Temporary
 	}
 	one := func(x, w *node) *node {
@@ -371,16 +342,13 @@ func TestInputsWithoutGradient(t *testing.T) {
 		"stopped":    {func(_, floor *node) *node { return graph.StopGradient(floor) }, ""},
 		"on the way": {func(x, floor *node) *node { return graph.Mul(x, floor) }, ""},
 	} {
-		exec, err := graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
+		exec := must(graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
 			y := autodiff.Custom(nodes{in[0], c.input(in[0], graph.Floor(in[1]))},
 				func(in nodes) nodes { return nodes{graph.Mul(in[0], in[1])} },
 				func(in, _, v nodes) nodes { return nodes{graph.Mul(v[0], in[1]), graph.Mul(v[0], in[0])} })[0]
 			return graph.Gradient(y, in[0])
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = exec.Call(float32(2), float32(3.5))
+		}))
+		_, err := exec.Call(float32(2), float32(3.5))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
@@ -406,13 +374,10 @@ func TestPanics(t *testing.T) {
 			gives(func(in nodes) nodes { return nodes{graph.ReduceAllSum(in[0])} })},
 		{"a gradient for input 1 of type Int32", 2, square, gives(func(in nodes) nodes { return in })},
 	} {
-		exec, err := graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
+		exec := must(graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
 			out := autodiff.Custom(in[:c.inputs], c.forward, c.backward)
 			return graph.Gradient(graph.ReduceAllSum(out[0]), in[0])
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if _, err := exec.Call([]float32{1, 2}, []int32{3}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %q", err, c.want)
 		}

@@ -92,10 +92,7 @@ func run(t *testing.T, on compute.Backend, name string, fn func(nodes) nodes,
 	exec := must(graph.NewExec(on, fn))
 	defer exec.Finalize()
 	exec.WithName(name)
-	out, err := exec.Call(own)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(exec.Call(own))
 	return out
 }
 
@@ -108,11 +105,8 @@ func must[T any](x T, err error) T {
 
 // values returns a tensor's elements.
 func values(x *tensors.Tensor) []float64 {
-	out, err := devicetest.CallOn(devicetest.PureGo(),
-		func(in nodes) nodes { return nodes{graph.ConvertDType(in[0], dtypes.Float64)} }, must(x.LocalClone()))
-	if err != nil {
-		panic(err)
-	}
+	out := must(devicetest.CallOn(devicetest.PureGo(),
+		func(in nodes) nodes { return nodes{graph.ConvertDType(in[0], dtypes.Float64)} }, must(x.LocalClone())))
 	return tensors.MustCopyFlatData[float64](out[0])
 }
 

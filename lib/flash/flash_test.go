@@ -73,18 +73,12 @@ func compare(t *testing.T, problems []problem, each int, change func(o *flash.Op
 	for len(problems) > 0 {
 		some := problems[:min(each, len(problems))]
 		problems = problems[len(some):]
-		got, err := together(devicetest.One(), some, func(p problem, in nodes) nodes {
+		got := must(together(devicetest.One(), some, func(p problem, in nodes) nodes {
 			o := p.options(in)
 			change(&o)
 			return p.attention(in, o)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		naive, err := together(devicetest.PureGo(), some, problem.naive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
+		naive := must(together(devicetest.PureGo(), some, problem.naive))
 		for i, p := range some {
 			if err := p.check(got[i], naive[i], p.exact()); err != nil {
 				t.Error(err)
@@ -129,14 +123,11 @@ func TestNarrowVectors(t *testing.T) {
 func TestFloat64(t *testing.T) {
 	p := problem{b: 1, t: 9, s: 11, h: 2, k: 1, d: 4, e: 3, dtype: dtypes.Float64, causal: true}
 	p.fill(rand.New(rand.NewPCG(4, 2)), 1)
-	got, err := together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
+	got := must(together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
 		o := p.options(in)
 		o.Block = flash.Block{Queries: 4, Keys: 4}
 		return p.attention(in, o)
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	for i, e := range got[0].errors(p.exact()) {
 		if !(e <= 1e-13) {
 			t.Errorf("error of %s %g", resultNames[i], e)
@@ -153,14 +144,11 @@ func TestSkipsBlocks(t *testing.T) {
 		p.v[i], p.v[len(p.v)-1-i] = nan, nan // keys 0 to 63 and 448 to 511
 	}
 	for _, engine := range []flash.Implementation{flash.CPU, flash.Blocks} {
-		got, err := together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
+		got := must(together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
 			o := p.options(in)
 			o.Implementation, o.Block = engine, flash.Block{Queries: 64, Keys: 64}
 			return p.attention(in, o)
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		// Tiles of 128 queries: those from 256 to 383 see keys 157 to 383.
 		for i, v := range got[0][0][256*p.e : 384*p.e] {
 			if math.IsNaN(v) {
@@ -192,14 +180,11 @@ func TestExtremes(t *testing.T) {
 			for i := range p.kp {
 				p.kp[i] = int32(i)
 			}
-			got, err := together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
+			got := must(together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
 				o := p.options(in)
 				o.Implementation, o.Block = engine, flash.Block{Queries: 32, Keys: 64}
 				return p.attention(in, o)
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 			for part, x := range got[0] {
 				rows := p.t * p.h
 				for i, v := range x {
@@ -251,12 +236,9 @@ func TestSubnormals(t *testing.T) {
 		}
 	})
 	for _, engine := range []flash.Implementation{flash.CPU, flash.Blocks} {
-		out, err := devicetest.Call(func(in []*node) []*node {
+		out := must(devicetest.Call(func(in []*node) []*node {
 			return nodes{flash.Attention(in[0], in[0], in[0], flash.Options{Implementation: engine})}
-		}, v)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, v))
 		if got := tensors.MustCopyFlatData[float16.Float16](out[0]); !slices.Equal(got,
 			tensors.MustCopyFlatData[float16.Float16](v)) {
 			t.Errorf("%s: %x", engine, got)
@@ -267,13 +249,10 @@ func TestSubnormals(t *testing.T) {
 // NaN inputs give NaN, not the zeros of a query that sees no key.
 func TestNaN(t *testing.T) {
 	for _, engine := range []flash.Implementation{flash.CPU, flash.Blocks} {
-		out, err := devicetest.Call(func(in []*node) []*node {
+		out := must(devicetest.Call(func(in []*node) []*node {
 			out, lse := flash.WithLogSumExp(in[0], in[0], in[0], flash.Options{Implementation: engine})
 			return nodes{out, lse}
-		}, tensors.FromFlatDataAndDimensions([]float32{float32(math.NaN()), 1, 2, 3}, 1, 2, 1, 2))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, tensors.FromFlatDataAndDimensions([]float32{float32(math.NaN()), 1, 2, 3}, 1, 2, 1, 2)))
 		for i, x := range out {
 			for _, v := range tensors.MustCopyFlatData[float32](x) {
 				if v == v {
@@ -299,7 +278,7 @@ func TestPartial(t *testing.T) {
 			p.kp[i] = int32(i) - 3 // so that with causal some queries see no key of some parts
 		}
 		cuts := [][2]int{{50, p.s}, {0, 20}, {20, 50}}
-		got, err := together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
+		got := must(together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
 			o := p.options(in)
 			var merged flash.Partial
 			part := func(i int) (k, v *node, po flash.Options) {
@@ -330,14 +309,8 @@ func TestPartial(t *testing.T) {
 			}
 			return nodes{merged.Output(p.dtype), graph.Add(merged.M, graph.Log(merged.D)),
 				graph.ConvertDType(dq, p.dtype), graph.Concatenate(dks, 1), graph.Concatenate(dvs, 1)}
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		naive, err := together(devicetest.PureGo(), []problem{p}, problem.naive)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
+		naive := must(together(devicetest.PureGo(), []problem{p}, problem.naive))
 		if err := p.check(got[0], naive[0], p.exact()); err != nil {
 			t.Error(err)
 		}
@@ -347,28 +320,19 @@ func TestPartial(t *testing.T) {
 // memoryOf returns the compiled temporary memory of causal attention and its gradients.
 func memoryOf(t *testing.T, b *xla.Backend, tokens int, engine flash.Implementation) int64 {
 	t.Helper()
-	mesh, err := b.Mesh(xla.Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(b.Mesh(xla.Axis("data", 1)))
 	r := xla.Replicated()
-	program, err := xla.Compile(mesh, func(in nodes) nodes {
+	program := must(xla.Compile(mesh, func(in nodes) nodes {
 		o := flash.Causal()
 		o.Implementation = engine
 		return graph.Gradient(graph.ReduceAllSum(flash.Attention(in[0], in[1], in[2], o)), in...)
-	}, xla.In(r, r, r).Gives(r, r, r))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(r, r, r).Gives(r, r, r)))
 	defer program.Close()
 	x := tensors.FromShape(shapes.Make(dtypes.Float32, 1, tokens, 8, 64))
 	if err := program.Prepare(x, x, x); err != nil {
 		t.Fatal(err)
 	}
-	memory, err := program.Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := must(program.Memory())
 	return memory.Temporary
 }
 
@@ -390,7 +354,7 @@ func TestCheckpoint(t *testing.T) {
 		p := problem{b: 1, t: 40, s: 40, h: 2, k: 1, d: 8, e: 8, dtype: dtypes.Float32, causal: true}
 		p.fill(rand.New(rand.NewPCG(8, 2)), 1)
 		build := func(call func(f func(in nodes) nodes, in ...*node) nodes) result {
-			got, err := together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
+			got := must(together(devicetest.One(), []problem{p}, func(p problem, in nodes) nodes {
 				o := p.options(in)
 				o.Implementation = engine
 				out := call(func(in nodes) nodes {
@@ -398,10 +362,7 @@ func TestCheckpoint(t *testing.T) {
 					return nodes{graph.Sin(out), lse}
 				}, in[:3]...)
 				return p.results(in, out[0], out[1])
-			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			}))
 			return got[0]
 		}
 		plain := build(func(f func(in nodes) nodes, in ...*node) nodes { return f(in) })
@@ -421,10 +382,7 @@ func TestSharded(t *testing.T) {
 	p.fill(rand.New(rand.NewPCG(9, 2)), 1)
 	exact := p.exact()
 	backend := devicetest.Open(t, 4)
-	mesh, err := backend.Mesh(xla.Axis("model", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(backend.Mesh(xla.Axis("model", 4)))
 	for _, axis := range []int{0, 2} {
 		for _, auto := range []bool{false, true} {
 			shard := xla.Shard(axis, "model")
@@ -445,19 +403,14 @@ func TestSharded(t *testing.T) {
 			}
 			merged := make([]*tensors.Tensor, len(out))
 			for i, o := range out {
-				if merged[i], err = o.Merge(); err != nil {
-					t.Fatal(err)
-				}
+				merged[i] = must(o.Merge())
 			}
 			for i, off := range toResult(merged).errors(exact) {
 				if !(off <= 2e-5) {
 					t.Errorf("axis %d, auto %v: error of %s %g", axis, auto, resultNames[i], off)
 				}
 			}
-			report, err := program.Collectives()
-			if err != nil {
-				t.Fatal(err)
-			}
+			report := must(program.Collectives())
 			if len(report) > 0 {
 				t.Errorf("axis %d, auto %v: want no collectives, got\n%v", axis, auto, report)
 			}

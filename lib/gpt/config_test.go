@@ -124,10 +124,7 @@ func TestPublishedSizes(t *testing.T) {
 
 func TestInit(t *testing.T) {
 	c := gpt.ReferenceConfig()
-	w, err := c.Init()
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := must(c.Init())
 	tree := c.Params()
 	want := plainInit(tree)
 	for k, s := range tree {
@@ -257,10 +254,7 @@ func TestParallelShares(t *testing.T) {
 			4 * (3*(2*(2*8)+8) + 2*(2*2*2*8))}, // and each key head, and head of values, two wide, twice
 	} {
 		m := gpt.Parallel{Config: c.config, Tensor: tensor.Group{Axis: "t"}}
-		shards, err := m.Shards(sizes(map[string]int{"t": 4}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		shards := must(m.Shards(sizes(map[string]int{"t": 4})))
 		tree := m.Params()
 		local := slices.Clone(tree)
 		for i, s := range tree {

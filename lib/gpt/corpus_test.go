@@ -93,10 +93,7 @@ func TestReadCorpus(t *testing.T) {
 }
 
 func TestGoSource(t *testing.T) {
-	all, err := gpt.GoSource()
-	if err != nil {
-		t.Fatal(err)
-	}
+	all := must(gpt.GoSource())
 	if len(all.Text) < 10<<20 {
 		t.Errorf("%d bytes: Go's standard library has more than 10 MiB", len(all.Text))
 	}
@@ -115,10 +112,7 @@ func TestGoSource(t *testing.T) {
 			t.Errorf("contains %q: %v, want %v", text, got, want)
 		}
 	}
-	again, err := gpt.GoSource(gpt.Limit(1<<20 + 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	again := must(gpt.GoSource(gpt.Limit(1<<20 + 1)))
 	if !bytes.Equal(again.Text, all.Text[:1<<20+1]) {
 		t.Error("a limited text is not the beginning of the whole")
 	}
@@ -128,10 +122,7 @@ func TestGoSource(t *testing.T) {
 func TestGoSourceFindsGoCommand(t *testing.T) {
 	old := build.Default.GOROOT
 	defer func() { build.Default.GOROOT = old }()
-	want, err := gpt.GoSource(gpt.Limit(1 << 16))
-	if err != nil {
-		t.Fatal(err)
-	}
+	want := must(gpt.GoSource(gpt.Limit(1 << 16)))
 	for _, root := range []string{"", t.TempDir()} {
 		build.Default.GOROOT = root
 		got, err := gpt.GoSource(gpt.Limit(1 << 16))
@@ -191,10 +182,7 @@ func TestEpochsCoverTheText(t *testing.T) {
 			const seq = 5
 			text := numbered(size)
 			corpus := gpt.Corpus{Name: "numbered", Text: text, Seed: uint64(size)}
-			b, err := corpus.Batches(gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: seq, Vocab: 256}, batch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must(corpus.Batches(gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: seq, Vocab: 256}, batch))
 			want := make(map[string]bool) // the windows, each with its last target
 			for at := 0; at < size-1; at += seq {
 				from := min(at, size-1-seq)
@@ -242,10 +230,7 @@ func TestRanksShareTheBatch(t *testing.T) {
 	config := gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: 7, Vocab: 256}
 	for _, corpus := range []gpt.Corpus{gpt.Reference(), {Name: "numbered", Text: numbered(1000)}} {
 		for _, batch := range []int{12, 16, 40} {
-			b, err := corpus.Batches(config, batch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must(corpus.Batches(config, batch))
 			for world := 1; world <= 8; world++ {
 				for step := range 5 {
 					wantIn, wantOut, err := b.Step(step)
@@ -280,10 +265,7 @@ func TestSeedsDiffer(t *testing.T) {
 	config := gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: 4, Vocab: 256}
 	orders := make(map[string]uint64)
 	for seed := range uint64(20) {
-		b, err := gpt.Corpus{Text: numbered(400), Seed: seed}.Batches(config, 100)
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := must(gpt.Corpus{Text: numbered(400), Seed: seed}.Batches(config, 100))
 		in, _, err := b.Step(0)
 		if err != nil {
 			t.Fatal(err)
@@ -303,10 +285,7 @@ func TestReferenceBatches(t *testing.T) {
 		{Layers: 1, Width: 1, Heads: 1, Seq: 1000, Vocab: 128}, // longer than the text
 	} {
 		for _, batch := range []int{1, 5, 16} {
-			b, err := gpt.Reference().Batches(c, batch)
-			if err != nil {
-				t.Fatal(err)
-			}
+			b := must(gpt.Reference().Batches(c, batch))
 			for _, step := range []int{0, 1, 77} {
 				in, out, err := b.Step(step)
 				if err != nil {
@@ -347,10 +326,7 @@ func TestBatchesRefuse(t *testing.T) {
 			t.Errorf("%q: error %v, want %q", c.corpus.Name, err, c.want)
 		}
 	}
-	b, err := text.Batches(good, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	b := must(text.Batches(good, 2))
 	for _, c := range []struct {
 		step, rank, world int
 		want              string
@@ -387,13 +363,10 @@ func TestNextLogits(t *testing.T) {
 	w, plain := randomModel(c, random)
 	row := randomTokens(random, 1, c.Seq, c.Vocab)
 	for _, last := range []int32{0, 3, 5} {
-		out, err := call(func(in []*graph.Node) []*graph.Node {
+		out := must(call(func(in []*graph.Node) []*graph.Node {
 			n := len(w)
 			return []*graph.Node{c.NextLogits(c.Params().Nodes(in[:n]), in[n], in[n+1])}
-		}, append(slices.Clone(w), tensors.FromValue(row), tensors.FromScalar(last))...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, append(slices.Clone(w), tensors.FromValue(row), tensors.FromScalar(last))...))
 		want := plain.logits(row[0])[last]
 		for v, got := range tensors.MustCopyFlatData[float32](out[0]) {
 			if math.Abs(float64(got)-want[v]) > 2e-5 {

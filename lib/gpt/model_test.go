@@ -81,13 +81,10 @@ func testGradients(t *testing.T, c gpt.Config) {
 	w, plain := randomModel(c, random)
 	tokens, targets := randomTokens(random, 2, c.Seq, c.Vocab), randomTokens(random, 2, c.Seq, c.Vocab)
 	tree := c.Params()
-	grads, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	grads := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		n := len(tree)
 		return graph.Gradient(c.Loss(tree.Nodes(in[:n]), in[n], in[n+1]), in[:n]...)
-	}, append(w, tensors.FromValue(tokens), tensors.FromValue(targets))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, append(w, tensors.FromValue(tokens), tensors.FromValue(targets))...))
 	want := plain.gradient(tree, tokens, targets)
 	for k, s := range tree {
 		for i, got := range tensors.MustCopyFlatData[float32](grads[k]) {
@@ -136,14 +133,11 @@ func TestCausal(t *testing.T) {
 	tokens := randomTokens(random, 1, c.Seq, c.Vocab)
 	changed := [][]int32{slices.Clone(tokens[0])}
 	changed[0][4] = (changed[0][4] + 1) % int32(c.Vocab)
-	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		n := len(in) - 2
 		p := c.Params().Nodes(in[:n])
 		return []*graph.Node{c.Forward(p, in[n]), c.Forward(p, in[n+1])}
-	}, append(w, tensors.FromValue(tokens), tensors.FromValue(changed))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, append(w, tensors.FromValue(tokens), tensors.FromValue(changed))...))
 	a, b := tensors.MustCopyFlatData[float32](out[0]), tensors.MustCopyFlatData[float32](out[1])
 	for at := range c.Seq {
 		same := slices.Equal(a[at*c.Vocab:(at+1)*c.Vocab], b[at*c.Vocab:(at+1)*c.Vocab])
@@ -167,11 +161,8 @@ func TestGraphPanics(t *testing.T) {
 		{"no batch axis", []int32{1, 2}, "", "use (B,T)"},
 		{"parameter missing", [][]int32{{1, 2}}, "h0.up.b", `no value for "h0.up.b"`},
 	} {
-		tokens, err := tensors.FromAnyValue(c2.tokens)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		tokens := must(tensors.FromAnyValue(c2.tokens))
+		_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			p := c.Params().Nodes(in[:len(in)-1])
 			delete(p, c2.drop)
 			return []*graph.Node{c.Forward(p, in[len(in)-1])}
@@ -193,7 +184,7 @@ func TestHalfPrecision(t *testing.T) {
 	tree := c.Params()
 	want, wantGrads := plain.loss(tokens, targets), plain.gradient(tree, tokens, targets)
 	for dtype, bound := range map[dtypes.DType]float64{dtypes.BFloat16: 0.04, dtypes.Float16: 0.005} {
-		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			n := len(tree)
 			cast := precision.Cast(in[:n], dtype)
 			p := tree.As(dtype).Nodes(cast)
@@ -211,10 +202,7 @@ func TestHalfPrecision(t *testing.T) {
 				}
 			}
 			return append(precision.Cast(grads, dtypes.Float32), loss)
-		}, append(w, tensors.FromValue(tokens), tensors.FromValue(targets))...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, append(w, tensors.FromValue(tokens), tensors.FromValue(targets))...))
 		if got := float64(tensors.ToScalar[float32](out[len(tree)])); math.Abs(got/want-1) > bound {
 			t.Errorf("%s: loss %g, want %g", dtype, got, want)
 		}
@@ -245,15 +233,12 @@ func TestSumsOverPositions(t *testing.T) {
 		rows[i] = make([]int32, c.Seq)
 	}
 	grads := func(dtype dtypes.DType) []*tensors.Tensor {
-		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			n := len(tree)
 			cast := precision.Cast(in[:n], dtype)
 			loss := c.Loss(tree.As(dtype).Nodes(cast), in[n], in[n])
 			return precision.Cast(graph.Gradient(graph.MulScalar(loss, 256), cast...), dtypes.Float32)
-		}, append(w, tensors.FromValue(rows))...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, append(w, tensors.FromValue(rows))...))
 		return out
 	}
 	exact, half := grads(dtypes.Float32), grads(dtypes.BFloat16)
@@ -275,16 +260,13 @@ func TestSumsOverPositions(t *testing.T) {
 // Attention over many equal keys returns their value, also where the sum of all values would overflow.
 func TestHalfAttentionDoesNotOverflow(t *testing.T) {
 	const n = 4096
-	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		g := in[0].Graph()
 		zero := graph.Zeros(g, shapes.Make(dtypes.Float16, 1, n, 1, 1))
 		v := graph.AddScalar(zero, 20)
 		y := gpt.CausalAttention(zero, zero, v)
 		return []*graph.Node{graph.ConvertDType(graph.ReduceAllMax(graph.Abs(graph.Sub(y, v))), dtypes.Float32)}
-	}, tensors.FromScalar(float32(0)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, tensors.FromScalar(float32(0))))
 	if off := tensors.ToScalar[float32](out[0]); !(off < 0.1) {
 		t.Errorf("%g away from 20", off)
 	}
@@ -293,29 +275,17 @@ func TestHalfAttentionDoesNotOverflow(t *testing.T) {
 // train returns the loss before each of the first updates of a run on the reference text.
 func train(t *testing.T, c gpt.Config, batch, steps int, rule optim.Optimizer) []float64 {
 	t.Helper()
-	batches, err := gpt.Reference().Batches(c, batch)
-	if err != nil {
-		t.Fatal(err)
-	}
-	w, err := c.Init()
-	if err != nil {
-		t.Fatal(err)
-	}
+	batches := must(gpt.Reference().Batches(c, batch))
+	w := must(c.Init())
 	tree := c.Params()
-	states, err := params.Zeros(optim.States(rule, tree))
-	if err != nil {
-		t.Fatal(err)
-	}
+	states := must(params.Zeros(optim.States(rule, tree)))
 	n, k := len(w), len(states)
-	step, err := graph.NewExec(devicetest.One(), func(in []*graph.Node) []*graph.Node {
+	step := must(graph.NewExec(devicetest.One(), func(in []*graph.Node) []*graph.Node {
 		w, states, in := in[:n], in[n:n+k], in[n+k:]
 		loss := c.Loss(tree.Nodes(w), in[1], in[2])
 		w, states = optim.Apply(rule, tree, w, graph.Gradient(loss, w...), states, in[0])
 		return slices.Concat(w, states, []*graph.Node{loss})
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	defer step.Finalize()
 	var losses []float64
 	for s := range steps {
@@ -323,11 +293,8 @@ func train(t *testing.T, c gpt.Config, batch, steps int, rule optim.Optimizer) [
 		if err != nil {
 			t.Fatal(err)
 		}
-		out, err := step.Call(slices.Concat(w, states, []*tensors.Tensor{tensors.FromScalar(int32(s + 1)), inputs,
-			targets}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(step.Call(slices.Concat(w, states, []*tensors.Tensor{tensors.FromScalar(int32(s + 1)), inputs,
+			targets})))
 		w, states = out[:n], out[n:n+k]
 		losses = append(losses, float64(tensors.ToScalar[float32](out[n+k])))
 	}
@@ -366,10 +333,7 @@ func TestChain(t *testing.T) {
 		if i&8 != 0 {
 			c.Norm, c.NoBias = gpt.RMSNorm, true
 		}
-		m, err := c.Chain()
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(c.Chain())
 		if err := m.Validate(); err != nil {
 			t.Error(err)
 		}
@@ -381,15 +345,9 @@ func TestChain(t *testing.T) {
 			p, x, y := c.Params().Nodes(in[:n]), in[n], in[n+1]
 			return []*graph.Node{m.Loss(p, x, y), c.Loss(p, x, y)}
 		}
-		values, err := m.Init()
-		if err != nil {
-			t.Fatal(err)
-		}
+		values := must(m.Init())
 		x, y := tensors.FromValue([][]int32{{0, 1, 2, 3}}), tensors.FromValue([][]int32{{1, 2, 3, 4}})
-		loss, err := devicetest.CallOn(devicetest.PureGo(), both, append(values, x, y)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		loss := must(devicetest.CallOn(devicetest.PureGo(), both, append(values, x, y)...))
 		if got, want := loss[0].Value(), loss[1].Value(); got != want {
 			t.Errorf("%+v: loss %v, the full model's is %v", c, got, want)
 		}
@@ -399,10 +357,7 @@ func TestChain(t *testing.T) {
 // TestCheckBatch checks tokens that are not in the vocabulary.
 func TestCheckBatch(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 8, Heads: 2, Seq: 3, Vocab: 11}
-	blocks, err := c.Chain()
-	if err != nil {
-		t.Fatal(err)
-	}
+	blocks := must(c.Chain())
 	good := [][]int32{{0, 1, 2}, {8, 9, 10}}
 	for name, b := range map[string]struct {
 		inputs, targets any
@@ -441,13 +396,10 @@ func dropped(t *testing.T, c gpt.Config, rows int, key, row uint32) []float32 {
 		flat := slices.Repeat([]float32{1}, rows*c.Width)
 		return tensors.FromFlatDataAndDimensions(flat, rows, c.Width)
 	}
-	out, err := call(func(in []*graph.Node) []*graph.Node {
+	out := must(call(func(in []*graph.Node) []*graph.Node {
 		p := map[string]*graph.Node{"tok": in[0], "pos": in[1]}
 		return []*graph.Node{c.Embed(p, in[2], &gpt.Noise{Key: in[3], Row: in[4]})}
-	}, ones(c.Vocab), ones(c.Seq), tensors.FromValue(tokens), tensors.FromScalar(key), tensors.FromScalar(row))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, ones(c.Vocab), ones(c.Seq), tensors.FromValue(tokens), tensors.FromScalar(key), tensors.FromScalar(row)))
 	return tensors.MustCopyFlatData[float32](out[0])
 }
 
@@ -456,12 +408,9 @@ func TestDropout(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 64, Heads: 1, Seq: 32, Vocab: 3, Dropout: 0.3}
 	const rows, key = 8, 12345
 	got := dropped(t, c, rows, key, 0)
-	out, err := call(func(in []*graph.Node) []*graph.Node {
+	out := must(call(func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{noise.Bits(in[0], 0, nil, rows, c.Seq, c.Width)}
-	}, tensors.FromScalar(uint32(key)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, tensors.FromScalar(uint32(key))))
 	bits := tensors.MustCopyFlatData[uint32](out[0])
 	zeros := 0
 	for i, v := range got {
@@ -526,15 +475,12 @@ func TestNoisyLoss(t *testing.T) {
 			flat := tensors.MustCopyFlatData[float32](w[up])
 			flat[3] += change
 			w[up] = tensors.FromFlatDataAndDimensions(flat, tree[up].Shape.Dimensions...)
-			out, err := call(func(in []*graph.Node) []*graph.Node {
+			out := must(call(func(in []*graph.Node) []*graph.Node {
 				n := len(tree)
 				p := tree.Nodes(in[:n])
 				noisy := c.NoisyLoss(p, in[n], in[n+1], in[n+2], graph.ZerosLike(in[n+2]))
 				return []*graph.Node{c.Loss(p, in[n], in[n+1]), noisy, graph.Gradient(noisy, in[up])[0]}
-			}, append(w, tensors.FromValue(tokens), tensors.FromValue(targets), tensors.FromScalar(uint32(9)))...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			}, append(w, tensors.FromValue(tokens), tensors.FromValue(targets), tensors.FromScalar(uint32(9)))...))
 			return float64(tensors.ToScalar[float32](out[0])), float64(tensors.ToScalar[float32](out[1])),
 				tensors.MustCopyFlatData[float32](out[2])[3]
 		}

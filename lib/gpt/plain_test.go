@@ -240,3 +240,11 @@ func (m plainModel) gradient(tree params.Tree, inputs, targets [][]int32) map[st
 	}
 	return grads
 }
+
+// must returns x, and panics with an error.
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
+}

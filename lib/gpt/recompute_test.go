@@ -96,10 +96,7 @@ func TestRecomputedProducts(t *testing.T) {
 	}
 	for _, policy := range tried {
 		c.Recompute = policy
-		plan, err := policy.Plan(c.Layers)
-		if err != nil {
-			t.Fatal(err)
-		}
+		plan := must(policy.Plan(c.Layers))
 		got, pairs := products(c)
 		count := func(recomputed bool, times int) int { // in the forward and the backward pass
 			if recomputed {
@@ -176,10 +173,7 @@ func TestRecomputeOnXLA(t *testing.T) {
 }
 
 func testRecomputeOnXLA(t *testing.T, c gpt.Config, tried []recompute.Policy) {
-	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.Open(t, 1).Mesh(xla.Axis("data", 1)))
 	random := rand.New(rand.NewPCG(35, 36))
 	w, _ := randomModel(c, random)
 	var args []any
@@ -189,22 +183,13 @@ func testRecomputeOnXLA(t *testing.T, c gpt.Config, tried []recompute.Policy) {
 	args = append(args, randomTokens(random, 8, c.Seq, c.Vocab), randomTokens(random, 8, c.Seq, c.Vocab), uint32(7))
 	run := func(policy recompute.Policy) (results [][]float32, temporary int64) {
 		c.Recompute = policy
-		p, err := xla.Compile(mesh, gradients(c), xla.In(xla.Replicated()).Gives(xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must(xla.Compile(mesh, gradients(c), xla.In(xla.Replicated()).Gives(xla.Replicated())))
 		defer p.Close()
-		out, err := p.Call(args...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(p.Call(args...))
 		for _, o := range out {
 			results = append(results, tensors.MustCopyFlatData[float32](o.Shards()[0]))
 		}
-		m, err := p.Memory()
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(p.Memory())
 		return results, m.Temporary
 	}
 	want, most := run(recompute.None)
@@ -305,10 +290,7 @@ func TestCompressReLU(t *testing.T) {
 	args := append(w, tokens(), tokens(), tensors.FromScalar(uint32(7)))
 	run := func(codec string) []*tensors.Tensor {
 		c.CompressReLU = codec
-		out, err := devicetest.CallOn(devicetest.WithBarriers(), gradients(c), args...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(devicetest.CallOn(devicetest.WithBarriers(), gradients(c), args...))
 		return out
 	}
 	plain, lossy := run(""), run("e5m2")
@@ -322,28 +304,19 @@ func TestCompressReLU(t *testing.T) {
 
 // XLA saves what the codecs say: a bit per element of a ReLU's input, and a byte per element of a matmul's.
 func TestCompressSaves(t *testing.T) {
-	mesh, err := devicetest.One().Mesh(xla.Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.One().Mesh(xla.Axis("data", 1)))
 	c := gpt.Config{Layers: 1, Width: 32, Heads: 2, Seq: 32, Vocab: 16, Activation: gpt.ReLU}
 	const batch = 32
 	temporary := func(codec string) int64 {
 		c.Compress = codec
 		tree := c.Params()
-		p, err := xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+		p := must(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
 			n := len(tree)
 			loss := c.Loss(tree.Nodes(in[:n]), in[n], in[n+1])
 			return append(graph.Gradient(loss, in[:n]...), loss)
-		}, xla.In(xla.Replicated()).Gives(xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, xla.In(xla.Replicated()).Gives(xla.Replicated())))
 		defer p.Close()
-		in, err := c.Init()
-		if err != nil {
-			t.Fatal(err)
-		}
+		in := must(c.Init())
 		args := []any{}
 		for _, w := range in {
 			args = append(args, w)
@@ -352,10 +325,7 @@ func TestCompressSaves(t *testing.T) {
 		if _, err := p.Call(append(args, tokens, tokens)...); err != nil {
 			t.Fatal(err)
 		}
-		m, err := p.Memory()
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(p.Memory())
 		return m.Temporary
 	}
 	inner := int64(4 * batch * c.Seq * 4 * c.Width) // a float32 for each feature inside the MLP

@@ -161,10 +161,7 @@ func TestRate(t *testing.T) {
 				opt.Beta1 = 0.5
 				return opt
 			}
-			opt, err := optim.Parse(name, lr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			opt := must(optim.Parse(name, lr))
 			return opt
 		}
 		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
@@ -216,10 +213,7 @@ func TestBytesPerParameter(t *testing.T) {
 		t.Errorf("%d optimizers, want %d", got, len(want))
 	}
 	for _, name := range optim.Names() {
-		opt, err := optim.Parse(name, 1e-3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		opt := must(optim.Parse(name, 1e-3))
 		for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16} {
 			if got := optim.BytesPerParameter(opt, params.Tree{
 				params.New("w", dtype, r, c)}); !scalar.EqualWithinAbs(got, want[name], 1e-12) {
@@ -398,23 +392,17 @@ var schedules = []optim.Schedule{
 // In the graph a schedule equals that on the host.
 func TestScheduleInGraph(t *testing.T) {
 	backend := devicetest.PureGo()
-	exec, err := graph.NewExec(backend, func(step *graph.Node) []*graph.Node {
+	exec := must(graph.NewExec(backend, func(step *graph.Node) []*graph.Node {
 		rates := make([]*graph.Node, len(schedules))
 		for i, s := range schedules {
 			rates[i] = s.Rate(step)
 		}
 		return rates
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	}))
 	defer exec.Finalize()
 	for step := 1; step <= 16; step++ {
 		for _, number := range []any{int32(step), float32(step)} {
-			rates, err := exec.Call(number)
-			if err != nil {
-				t.Fatal(err)
-			}
+			rates := must(exec.Call(number))
 			for i, s := range schedules {
 				if got := tensors.ToScalar[float64](rates[i]); !scalar.EqualWithinAbs(got, s.At(step), 1e-12) {
 					t.Errorf("%T%+v at step %d: %g in the graph, %g on the host", s, s, step, got, s.At(step))

@@ -2,7 +2,6 @@ package optim_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
@@ -17,7 +16,7 @@ import (
 func ExampleOptimizer() {
 	opt := optim.SGD(0.25)
 	spec := params.New("w", dtypes.Float32, 2)
-	step, err := graph.NewExec(devicetest.One(), func(w *graph.Node) *graph.Node {
+	step := must(graph.NewExec(devicetest.One(), func(w *graph.Node) *graph.Node {
 		loss := graph.ReduceAllSum(graph.Square(w))
 		next, _ := opt.Update(optim.Update{
 			Spec:  spec,
@@ -26,15 +25,10 @@ func ExampleOptimizer() {
 			Step:  graph.Const(w.Graph(), int32(1)),
 		})
 		return next
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	w := tensors.FromValue([]float32{8, -4})
 	for range 3 {
-		if w, err = step.Call1(w); err != nil {
-			log.Fatal(err)
-		}
+		w = must(step.Call1(w))
 		fmt.Println(w.Value())
 	}
 	// Output:
@@ -64,10 +58,7 @@ func ExampleStates() {
 func ExampleBytesPerParameter() {
 	tree := params.Tree{params.New("w", dtypes.BFloat16, 1024, 4096)}
 	for _, name := range optim.Names() {
-		opt, err := optim.Parse(name, 1e-3)
-		if err != nil {
-			log.Fatal(err)
-		}
+		opt := must(optim.Parse(name, 1e-3))
 		fmt.Printf("%-9s %.4g\n", name, optim.BytesPerParameter(opt, tree))
 	}
 	// Output:
@@ -107,10 +98,7 @@ func ExampleScheduled() {
 func ExampleStatesOfParts() {
 	tree := params.Tree{params.New("up.w", dtypes.Float32, 64, 30), params.New("down.w", dtypes.Float32, 30, 64)}
 	parts := []optim.Part{optim.Cut{Axis: 0, Ranks: 4}, optim.Flat{Length: 480}}
-	states, err := optim.StatesOfParts(optim.Adafactor(0), tree, parts)
-	if err != nil {
-		log.Fatal(err)
-	}
+	states := must(optim.StatesOfParts(optim.Adafactor(0), tree, parts))
 	for _, s := range states {
 		if s.Axis < 0 {
 			fmt.Println(s, "the same on every rank")
@@ -127,17 +115,11 @@ func ExampleStatesOfParts() {
 
 // The gradients have a global norm of 5, and are scaled to 1.
 func ExampleClipByGlobalNorm() {
-	exec, err := graph.NewExec(devicetest.One(), func(a, b *graph.Node) []*graph.Node {
+	exec := must(graph.NewExec(devicetest.One(), func(a, b *graph.Node) []*graph.Node {
 		clipped, norm := optim.ClipByGlobalNorm([]*graph.Node{a, b}, 1, nil)
 		return append(clipped, norm)
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	out, err := exec.Call([]float32{3, 0}, float32(-4))
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
+	out := must(exec.Call([]float32{3, 0}, float32(-4)))
 	fmt.Println(out[0].Value(), out[1].Value(), out[2].Value())
 	// Output:
 	// [0.6 0] -0.8 5

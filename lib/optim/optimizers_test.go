@@ -75,10 +75,7 @@ func TestOptimizersAgainstPlainGo(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
 			n := len(smallTree)
-			exec, err := graph.NewExec(backend, oneStep(c.opt, smallTree))
-			if err != nil {
-				t.Fatal(err)
-			}
+			exec := must(graph.NewExec(backend, oneStep(c.opt, smallTree)))
 			defer exec.Finalize()
 			all := append(normal(smallTree, random), zeros(t, optim.States(c.opt, smallTree))...)
 			want := make([][]float64, len(all))
@@ -88,10 +85,7 @@ func TestOptimizersAgainstPlainGo(t *testing.T) {
 			for step := 1; step <= steps; step++ {
 				grads := normal(smallTree, random)
 				args := slices.Concat(all[:n], grads, all[n:], []*tensors.Tensor{tensors.FromScalar(int32(step))})
-				out, err := exec.Call(args)
-				if err != nil {
-					t.Fatal(err)
-				}
+				out := must(exec.Call(args))
 				at := n // in the states
 				for i, s := range smallTree {
 					k := at + len(c.opt.States(s, nil))
@@ -101,10 +95,7 @@ func TestOptimizersAgainstPlainGo(t *testing.T) {
 				equal(t, c.opt, step, "plain Go", out, want)
 				all = out
 				if c.onXLA && step == 2 { // the states are not zero
-					compiled, err := devicetest.Call(oneStep(c.opt, smallTree), local(t, args)...)
-					if err != nil {
-						t.Fatal(err)
-					}
+					compiled := must(devicetest.Call(oneStep(c.opt, smallTree), local(t, args)...))
 					equal(t, c.opt, step, "XLA", compiled, want)
 				}
 			}
@@ -179,17 +170,14 @@ func TestAdafactorLeastEps(t *testing.T) {
 	opt := optim.Adafactor(0.1)
 	opt.Eps1 = 0x1p-126
 	tree := params.Tree{params.New("w", dtypes.Float32, 2)}
-	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		g := in[0].Graph()
 		w, states := in[:1], in[1:2]
 		for step := range int32(3) {
 			w, states = optim.Apply(opt, tree, w, in[2:3], states, graph.Const(g, step+1))
 		}
 		return w
-	}, tensors.FromValue([]float32{1, 2}), tensors.FromValue([]float32{0, 0}), tensors.FromValue([]float32{0, 0}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, tensors.FromValue([]float32{1, 2}), tensors.FromValue([]float32{0, 0}), tensors.FromValue([]float32{0, 0})))
 	if got := floats(t, out[0]); got[0] != 1 || got[1] != 2 {
 		t.Errorf("gradients of 0 move {1, 2} to %v", got)
 	}
@@ -322,29 +310,20 @@ func TestAdam8bitAgainstPlainGo(t *testing.T) {
 	} {
 		n := len(c.tree)
 		random := rand.New(rand.NewPCG(15, 16))
-		exec, err := graph.NewExec(backend, oneStep(c.opt, c.tree))
-		if err != nil {
-			t.Fatal(err)
-		}
+		exec := must(graph.NewExec(backend, oneStep(c.opt, c.tree)))
 		defer exec.Finalize()
 		all := append(normal(c.tree, random), zeros(t, optim.States(c.opt, c.tree))...)
 		for step := 1; step <= steps; step++ {
 			grads := normal(c.tree, random)
 			args := slices.Concat(all[:n], grads, all[n:], []*tensors.Tensor{tensors.FromScalar(int32(step))})
-			out, err := exec.Call(args)
-			if err != nil {
-				t.Fatal(err)
-			}
+			out := must(exec.Call(args))
 			for i := range n {
 				states := [][]*tensors.Tensor{all[n+4*i:][:4], out[n+4*i:][:4]}
 				checkAdam8bit(t, c.opt, step, floats(t, all[i]), floats(t, grads[i]), floats(t, out[i]), states[0],
 					states[1])
 			}
 			if c.onXLA && step == 2 {
-				compiled, err := devicetest.Call(oneStep(c.opt, c.tree), local(t, args)...)
-				if err != nil {
-					t.Fatal(err)
-				}
+				compiled := must(devicetest.Call(oneStep(c.opt, c.tree), local(t, args)...))
 				for i := range n {
 					checkAdam8bit(t, c.opt, step, floats(t, all[i]), floats(t, grads[i]), floats(t, compiled[i]),
 						all[n+4*i:][:4], compiled[n+4*i:][:4])

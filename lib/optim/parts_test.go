@@ -46,10 +46,7 @@ func TestPartsEqualWhole(t *testing.T) {
 			for range steps {
 				args = append(args, normal(tree, random)...)
 			}
-			listed, err := optim.StatesOfParts(r.opt, tree, []optim.Part{c.part()})
-			if err != nil {
-				t.Fatal(err)
-			}
+			listed := must(optim.StatesOfParts(r.opt, tree, []optim.Part{c.part()}))
 			var compared []optim.State // of the outputs: names and axes, for each the parts' and the whole's
 			out := mustCall(t, func(in []*graph.Node) (outputs []*graph.Node) {
 				compared = nil
@@ -104,22 +101,13 @@ func TestPartsEqualWhole(t *testing.T) {
 func (c cutting) joined(t *testing.T, name string, state optim.State, stacked, like *tensors.Tensor) *tensors.Tensor {
 	t.Helper()
 	cut := &params.Cut{Axis: state.Axis, Index: c.index}
-	joined, err := cut.Join(stacked, like.Shape().Dim(state.Axis))
-	if err != nil {
-		t.Fatal(err)
-	}
-	again, err := cut.Stack(joined)
-	if err != nil {
-		t.Fatal(err)
-	}
+	joined := must(cut.Join(stacked, like.Shape().Dim(state.Axis)))
+	again := must(cut.Stack(joined))
 	marks := make([]int32, like.Size()) // 1 where there is no padding
 	for i := range marks {
 		marks[i] = 1
 	}
-	marked, err := cut.Stack(tensors.FromFlatDataAndDimensions(marks, like.Shape().Dimensions...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	marked := must(cut.Stack(tensors.FromFlatDataAndDimensions(marks, like.Shape().Dimensions...)))
 	want := floats(t, again)
 	for i, got := range floats(t, stacked) {
 		if inside := tensors.MustCopyFlatData[int32](marked)[i] == 1; (inside || state.Name == "w") && got != want[i] {
@@ -195,10 +183,7 @@ func TestPartsRefused(t *testing.T) {
 // equals that for the full parameter.
 func TestPartsOnMesh(t *testing.T) {
 	const ranks, steps = 3, 2
-	mesh, err := devicetest.Open(t, ranks).Mesh(xla.Axis("data", ranks))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.Open(t, ranks).Mesh(xla.Axis("data", ranks)))
 	tree := params.Tree{params.New("flat", dtypes.Float32, 5, 7), params.New("rows", dtypes.Float32, 6, 4),
 		params.New("columns", dtypes.Float32, 4, 5)}
 	const length = 12 // of the flat parts, whose last element is padding
@@ -222,10 +207,7 @@ func TestPartsOnMesh(t *testing.T) {
 	// Parameters as they are placed.
 	placed := func(values []*tensors.Tensor) []any {
 		padded := append(slices.Clone(tensors.MustCopyFlatData[float32](values[0])), float32(math.NaN()))
-		stacked, err := columns.Stack(values[2])
-		if err != nil {
-			t.Fatal(err)
-		}
+		stacked := must(columns.Stack(values[2]))
 		return []any{padded, values[1], stacked}
 	}
 	parameters := []xla.Placement{xla.Shard(0, "data"), xla.Shard(0, "data"), xla.Shard(1, "data")}
@@ -244,10 +226,7 @@ func TestPartsOnMesh(t *testing.T) {
 	var wholes [][]*tensors.Tensor // the same for the whole
 	var outputs [][]optim.State    // of each opt: names and axes
 	for _, r := range optimizers {
-		listed, err := optim.StatesOfParts(r.opt, tree, onRank(nil))
-		if err != nil {
-			t.Fatal(err)
-		}
+		listed := must(optim.StatesOfParts(r.opt, tree, onRank(nil)))
 		values = append(values, placed(initial)...)
 		out = append(out, parameters...)
 		for _, s := range listed {
@@ -268,31 +247,22 @@ func TestPartsOnMesh(t *testing.T) {
 		outputs = append(outputs, append([]optim.State{{Spec: tree[0]}, {Spec: tree[1]}, {Spec: tree[2], Axis: 1}},
 			listed...))
 	}
-	program, err := xla.Compile(mesh, func(in []*graph.Node) (all []*graph.Node) {
+	program := must(xla.Compile(mesh, func(in []*graph.Node) (all []*graph.Node) {
 		step, grads, in := in[0], in[1:4], in[4:]
 		parts := onRank(step.Graph())
 		for _, r := range optimizers {
-			listed, err := optim.StatesOfParts(r.opt, tree, parts)
-			if err != nil {
-				panic(err)
-			}
+			listed := must(optim.StatesOfParts(r.opt, tree, parts))
 			n := 3 + len(listed)
 			w, s := optim.ApplyToParts(r.opt, tree, parts, in[:3], grads, in[3:n], step)
 			all, in = slices.Concat(all, w, s), in[n:]
 		}
 		return all
-	}, xla.In(append(in, out...)...).Gives(out...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(append(in, out...)...).Gives(out...)))
 	defer program.Close()
 	for step := 1; step <= steps; step++ {
 		grads := normal(tree, random)
 		number := tensors.FromScalar(int32(step))
-		results, err := program.Call(append(append([]any{number}, placed(grads)...), values...)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		results := must(program.Call(append(append([]any{number}, placed(grads)...), values...)...))
 		values = values[:0]
 		for i, r := range optimizers {
 			wholes[i] = mustCall(t, func(in []*graph.Node) []*graph.Node {
@@ -301,16 +271,11 @@ func TestPartsOnMesh(t *testing.T) {
 				return append(w, s...)
 			}, slices.Concat(wholes[i][:3], grads, wholes[i][3:], []*tensors.Tensor{number})...)
 			for k, whole := range wholes[i] {
-				joined, err := results[len(values)].Merge()
-				if err != nil {
-					t.Fatal(err)
-				}
+				joined := must(results[len(values)].Merge())
 				values = append(values, results[len(values)])
 				if state := outputs[i][k]; state.Axis >= 0 && strings.HasPrefix(state.Name, "columns") {
 					columns := &params.Cut{Axis: state.Axis, Index: columns.Index}
-					if joined, err = columns.Join(joined, 5); err != nil {
-						t.Fatal(err)
-					}
+					joined = must(columns.Join(joined, 5))
 				}
 				got, want := floats(t, joined), floats(t, whole)
 				if got = got[:len(want)]; !slices.EqualFunc(got, want, nearOnXLA) {

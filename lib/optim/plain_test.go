@@ -27,10 +27,7 @@ func call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*ten
 
 func mustCall(t *testing.T, fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) []*tensors.Tensor {
 	t.Helper()
-	out, err := call(fn, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(call(fn, args...))
 	return out
 }
 
@@ -66,10 +63,7 @@ func normal(tree params.Tree, random *rand.Rand) []*tensors.Tensor {
 
 func zeros(t *testing.T, tree params.Tree) []*tensors.Tensor {
 	t.Helper()
-	values, err := params.Zeros(tree)
-	if err != nil {
-		t.Fatal(err)
-	}
+	values := must(params.Zeros(tree))
 	return values
 }
 
@@ -101,10 +95,7 @@ func local(t *testing.T, values []*tensors.Tensor) []*tensors.Tensor {
 	t.Helper()
 	copies := make([]*tensors.Tensor, len(values))
 	for i, x := range values {
-		var err error
-		if copies[i], err = x.LocalClone(); err != nil {
-			t.Fatal(err)
-		}
+		copies[i] = must(x.LocalClone())
 	}
 	return copies
 }
@@ -419,4 +410,12 @@ func trained(opt optim.Optimizer, tree params.Tree, part optim.Part, w *graph.No
 			graph.Const(w.Graph(), int32(i+1)))
 	}
 	return append(ws, s...)
+}
+
+// must returns x, and panics with an error.
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
 }

@@ -41,15 +41,9 @@ func run(t *testing.T, backend compute.Backend, fn func(in nodes) nodes, args []
 	t.Helper()
 	own := make([]*tensors.Tensor, len(args)) // a tensor can be on one backend only
 	for i, arg := range args {
-		var err error
-		if own[i], err = arg.LocalClone(); err != nil {
-			t.Fatal(err)
-		}
+		own[i] = must(arg.LocalClone())
 	}
-	out, err := devicetest.CallOn(backend, fn, own...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(devicetest.CallOn(backend, fn, own...))
 	return out
 }
 
@@ -170,42 +164,27 @@ func TestCallErrors(t *testing.T) {
 
 // A collective inside is recomputed on all devices, and its gradient does not change.
 func TestCallWithCollective(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
 	random := rand.New(rand.NewPCG(15, 16))
 	x, w := normal(random, 6, 3), normal(random, 3, 3)
 	var gradients [][]*tensors.Tensor
 	var reductions []int
 	for _, call := range []caller{direct, recompute.Call} {
-		p, err := xla.Compile(mesh, func(x, w *graph.Node) nodes {
+		p := must(xla.Compile(mesh, func(x, w *graph.Node) nodes {
 			y := call(func(in nodes) nodes {
 				z := graph.Sin(graph.Dot(in[0], w).Product())
 				return nodes{graph.Exp(collective.AllReduce(z, collective.Sum, "data"))}
 			}, x)[0]
 			return graph.Gradient(graph.ReduceAllSum(graph.Mul(graph.Square(y), x)), x, w)
-		}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"))))
 		defer p.Close()
-		out, err := p.Call(x, w)
-		if err != nil {
-			t.Fatal(err)
-		}
+		out := must(p.Call(x, w))
 		var whole []*tensors.Tensor
 		for _, o := range out {
-			merged, err := o.Merge()
-			if err != nil {
-				t.Fatal(err)
-			}
+			merged := must(o.Merge())
 			whole = append(whole, merged)
 		}
-		report, err := p.Collectives()
-		if err != nil {
-			t.Fatal(err)
-		}
+		report := must(p.Collectives())
 		gradients, reductions = append(gradients, whole), append(reductions, report.Of(xla.AllReduce).Count)
 	}
 	checkNear(t, gradients[1], gradients[0], roundings)
@@ -217,7 +196,7 @@ func TestCallWithCollective(t *testing.T) {
 
 // A custom gradient right before a Call is preserved, like that of collective.F, and so is a StopGradient.
 func TestCallAfterCustomGradients(t *testing.T) {
-	out, err := devicetest.CallOn(devicetest.WithBarriers(), func(in nodes) nodes {
+	out := must(devicetest.CallOn(devicetest.WithBarriers(), func(in nodes) nodes {
 		x := in[0]
 		twice := graph.IdentityWithCustomGradient(x, func(_,
 			v *graph.Node) *graph.Node {
@@ -226,10 +205,7 @@ func TestCallAfterCustomGradients(t *testing.T) {
 		sin := func(in nodes) nodes { return nodes{graph.Sin(in[0])} }
 		return append(graph.Gradient(recompute.Call(sin, twice)[0], x),
 			graph.Gradient(recompute.Call(sin, graph.StopGradient(x))[0], x)...)
-	}, tensors.FromValue(float32(1)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, tensors.FromValue(float32(1))))
 	got := []float64{float64(tensors.ToScalar[float32](out[0])), float64(tensors.ToScalar[float32](out[1]))}
 	if want := 2 * math.Cos(1); math.Abs(got[0]-want) > 1e-6 || got[1] != 0 {
 		t.Errorf("gradients %v, want %v and 0", got, want)
@@ -255,10 +231,7 @@ const rows, width = 4096, 4
 // temporary measures XLA's temporary memory in tensors of one layer's size.
 func temporary(t *testing.T, mesh *xla.Mesh, layers int, fn func(in []*graph.Node) []*graph.Node) float64 {
 	t.Helper()
-	p, err := xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated())))
 	defer p.Close()
 	args := []any{tensors.FromShape(shapes.Make(dtypes.Float32, rows, width))}
 	for range layers {
@@ -267,18 +240,12 @@ func temporary(t *testing.T, mesh *xla.Mesh, layers int, fn func(in []*graph.Nod
 	if err := p.Prepare(args...); err != nil {
 		t.Fatal(err)
 	}
-	m, err := p.Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
+	m := must(p.Memory())
 	return float64(m.Temporary) / (rows * width * 4)
 }
 
 func oneDevice(t *testing.T) *xla.Mesh {
-	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.Open(t, 1).Mesh(xla.Axis("data", 1)))
 	return mesh
 }
 
@@ -371,4 +338,12 @@ func TestUpstreamCustomGradientBeforeCheckpoint(t *testing.T) {
 			"lib/recompute/call.go")
 	}
 	t.Log(err)
+}
+
+// must returns x, and panics with an error.
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
 }

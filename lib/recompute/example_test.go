@@ -2,19 +2,15 @@ package recompute_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
 // A policy is text; its plan lists what each block recomputes, operation by operation.
 func ExamplePolicy_Plan() {
-	plan, err := recompute.Policy("ops:norm1,norm2,act").Plan(4)
-	if err != nil {
-		log.Fatal(err)
-	}
+	plan := must(recompute.Policy("ops:norm1,norm2,act").Plan(4))
 	fmt.Println(plan[0], plan[0].Has(recompute.Act), plan.Policy())
-	_, err = recompute.Policy("every:0").Plan(4)
+	_, err := recompute.Policy("every:0").Plan(4)
 	fmt.Println(err)
 	// Output:
 	// norm1,norm2,act true plan:norm1,norm2,act*4

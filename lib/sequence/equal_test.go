@@ -195,16 +195,13 @@ func TestUnseenHopsAreSkipped(t *testing.T) {
 func TestAlone(t *testing.T) {
 	p := problem{ring: 1, ulysses: 1, b: 1, tokens: 9, h: 2, k: 1, d: 4, dtype: dtypes.Float32, causal: true}
 	p.fill()
-	got, err := devicetest.Call(func(in nodes) nodes {
+	got := must(devicetest.Call(func(in nodes) nodes {
 		if p.group.Take(in[0], 1) != in[0] || p.group.Local(in[0].Graph(), 9) != 9 {
 			panic(fmt.Errorf("one device does not have all tokens"))
 		}
 		want := flash.Attention(in[0], in[1], in[2], flash.Causal())
 		return append(p.build(in), want, p.group.Positions(in[0].Graph(), 9))
-	}, p.args()...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, p.args()...))
 	for i, x := range wide(got[4]) {
 		if x != wide(got[0])[i] {
 			t.Fatalf("output %d is %g, flash.Attention's is %g", i, wide(got[0])[i], x)
@@ -245,13 +242,10 @@ func TestTake(t *testing.T) {
 		{sequence.Group{Ulysses: "heads"}, 1, 4},
 	} {
 		const tokens, rows = 13, 2
-		mesh, err := b.Mesh(xla.Axis("ring", c.ring), xla.Axis("heads", c.ulysses))
-		if err != nil {
-			t.Fatal(err)
-		}
+		mesh := must(b.Mesh(xla.Axis("ring", c.ring), xla.Axis("heads", c.ulysses)))
 		all := xla.Shard(0, "ring", "heads")
 		local := 0
-		p, err := xla.Compile(mesh, func(x *graph.Node) nodes {
+		p := must(xla.Compile(mesh, func(x *graph.Node) nodes {
 			g := x.Graph()
 			local = c.group.Local(g, tokens)
 			mine := c.group.Take(x, -1) // (rows, local)
@@ -259,10 +253,7 @@ func TestTake(t *testing.T) {
 			real = graph.BroadcastToDims(graph.InsertAxes(real, 0), rows, local)
 			return nodes{c.group.Positions(g, tokens), graph.TransposeAllAxes(mine, 1, 0),
 				graph.Gradient(graph.ReduceAllSum(graph.Mul(graph.Mul(mine, mine), real)), x)[0]}
-		}, xla.In(xla.Replicated()).Gives(all))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, xla.In(xla.Replicated()).Gives(all)))
 		x := make([]float32, rows*tokens)
 		for i := range x {
 			x[i] = float32(i + 1)
@@ -279,17 +270,11 @@ func TestTake(t *testing.T) {
 				want = append(want, int32(at))
 			}
 		}
-		positions, err := out[0].Merge()
-		if err != nil {
-			t.Fatal(err)
-		}
+		positions := must(out[0].Merge())
 		if got := tensors.MustCopyFlatData[int32](positions); !slices.Equal(got, want) {
 			t.Errorf("%+v: positions are %v, want %v", c.group, got, want)
 		}
-		taken, err := out[1].Merge()
-		if err != nil {
-			t.Fatal(err)
-		}
+		taken := must(out[1].Merge())
 		for i, at := range want {
 			for row := range rows {
 				if got := wide(taken)[i*rows+row]; got != float64(x[row*tokens+min(int(at), tokens-1)]) {
@@ -297,10 +282,7 @@ func TestTake(t *testing.T) {
 				}
 			}
 		}
-		gradients, err := out[2].Merge()
-		if err != nil {
-			t.Fatal(err)
-		}
+		gradients := must(out[2].Merge())
 		for i, x := range x {
 			sum := 0.0
 			for device := range ranks {
@@ -315,10 +297,7 @@ func TestTake(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	b := devicetest.Open(t, 2)
-	mesh, err := b.Mesh(xla.Axis("ring", 2), xla.Axis("one", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(b.Mesh(xla.Axis("ring", 2), xla.Axis("one", 1)))
 	ring, ulysses := sequence.Group{Ring: "ring"}, sequence.Group{Ulysses: "ring"}
 	f32, positions := dtypes.Float32, shapes.Make(dtypes.Int32, 4)
 	for _, c := range []struct {
@@ -350,27 +329,21 @@ func TestErrors(t *testing.T) {
 		{ring, 8, 2, 2, f32, func(_ *graph.Graph, o *flash.Options) { o.Implementation = flash.CuDNN },
 			"gives no partial results"},
 	} {
-		p, err := xla.Compile(mesh, func(q, k *graph.Node) *graph.Node {
+		p := must(xla.Compile(mesh, func(q, k *graph.Node) *graph.Node {
 			o := flash.Causal()
 			if c.with != nil {
 				c.with(q.Graph(), &o)
 			}
 			return c.group.Attention(q, k, k, c.tokens, o)
-		}, xla.In(xla.Shard(1, "ring")).Gives(xla.Shard(1, "ring")))
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, xla.In(xla.Shard(1, "ring")).Gives(xla.Shard(1, "ring"))))
 		of := func(heads int) *tensors.Tensor { return tensors.FromShape(shapes.Make(c.dtype, 1, 8, heads, 4)) }
 		if err := p.Prepare(of(c.heads), of(c.kv)); err == nil || !strings.Contains(fmt.Sprint(err), c.want) {
 			t.Errorf("%+v: error %v, want %q", c.group, err, c.want)
 		}
 		p.Close()
 	}
-	p, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node { return ring.Take(x, 1) },
-		xla.In(xla.Replicated()).Gives(xla.Shard(0, "ring")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node { return ring.Take(x, 1) },
+		xla.In(xla.Replicated()).Gives(xla.Shard(0, "ring"))))
 	if _, err := p.Call([]float32{1, 2}); err == nil || !strings.Contains(err.Error(), "and no axis 1") {
 		t.Errorf("taking tokens of no axis: %v", err)
 	}

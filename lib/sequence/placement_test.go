@@ -181,21 +181,15 @@ func ExampleGroup_Traffic() {
 func program(t *testing.T, b *xla.Backend, s sequence.Group, layer sequence.Layer, ring, ulysses int, o flash.Options,
 	backward bool) *xla.Program {
 	t.Helper()
-	mesh, err := b.Mesh(xla.Axis("ring", ring), xla.Axis("heads", ulysses))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(b.Mesh(xla.Axis("ring", ring), xla.Axis("heads", ulysses)))
 	shard := xla.Shard(1, "ring", "heads")
-	p, err := xla.Compile(mesh, func(in nodes) nodes {
+	p := must(xla.Compile(mesh, func(in nodes) nodes {
 		out := s.Attention(in[0], in[1], in[2], layer.Tokens, o)
 		if !backward {
 			return nodes{out}
 		}
 		return append(nodes{out}, graph.Gradient(graph.ReduceAllSum(graph.Mul(out, in[3])), in[:3]...)...)
-	}, xla.In(shard).Gives(shard))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(shard).Gives(shard)))
 	t.Cleanup(p.Close)
 	ranks := ring * ulysses
 	of := func(heads int) *tensors.Tensor {
@@ -227,10 +221,7 @@ func TestTraffic(t *testing.T) {
 	} {
 		layer := sequence.Layer{Batch: 2, Tokens: 24, Heads: 8, KeyHeads: 4, Width: 4, Type: c.dtype}
 		for _, backward := range []bool{false, true} {
-			report, err := program(t, b, c.group, layer, c.ring, c.ulysses, c.o, backward).Collectives()
-			if err != nil {
-				t.Fatal(err)
-			}
+			report := must(program(t, b, c.group, layer, c.ring, c.ulysses, c.o, backward).Collectives())
 			forwards, backwards := c.group.Traffic(layer, c.ring, c.ulysses)
 			plan := slices.Clone(forwards)
 			if c.ring > 1 { // the all-to-all of collective.Rank
@@ -266,10 +257,7 @@ func TestMemory(t *testing.T) {
 		s := sequence.Group{Ring: "ring", Placement: sequence.Zigzag}
 		layer := sequence.Layer{Batch: 1, Tokens: ranks * tokens, Heads: 4, KeyHeads: 4, Width: 32,
 			Type: dtypes.Float32}
-		m, err := program(t, b, s, layer, ranks, 1, flash.Causal(), true).Memory()
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(program(t, b, s, layer, ranks, 1, flash.Causal(), true).Memory())
 		return m.Arguments + m.Outputs + m.Temporary
 	}
 	one, four, eight := needs(1), needs(4), needs(8)
@@ -284,20 +272,14 @@ func TestMemory(t *testing.T) {
 // test their results.)
 func TestBetween(t *testing.T) {
 	const ranks, tokens, heads, width = 4, 32, 2, 8
-	mesh, err := devicetest.One().Mesh(xla.Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.One().Mesh(xla.Axis("data", 1)))
 	own := shapes.Make(dtypes.Float32, 1, tokens/ranks, heads, width)
 	attend := func(in []*graph.Node) []*graph.Node {
 		collective.Between(in[0].Graph(), "ring", ranks, in[3])
 		g := sequence.Group{Ring: "ring", Placement: sequence.Zigzag}
 		return []*graph.Node{g.Attention(in[0], in[1], in[2], tokens, flash.Causal())}
 	}
-	cut, err := xla.NewSegments(mesh, attend, own, own, own, shapes.Make(dtypes.Int32))
-	if err != nil {
-		t.Fatal(err)
-	}
+	cut := must(xla.NewSegments(mesh, attend, own, own, own, shapes.Make(dtypes.Int32)))
 	layer := sequence.Layer{Batch: 1, Tokens: tokens, Heads: heads, KeyHeads: heads, Width: width, Type: dtypes.Float32}
 	there, _ := sequence.Group{Ring: "ring"}.Traffic(layer, ranks, 1)
 	var bytes int64
@@ -321,7 +303,7 @@ func TestBetween(t *testing.T) {
 		g := sequence.Group{Ring: "ring", Gather: true}
 		return []*graph.Node{g.Attention(in[0], in[1], in[2], tokens, flash.Causal())}
 	}
-	if _, err = xla.NewSegments(mesh, gathers, own, own, own, shapes.Make(dtypes.Int32)); err == nil {
+	if _, err := xla.NewSegments(mesh, gathers, own, own, own, shapes.Make(dtypes.Int32)); err == nil {
 		t.Error("Gather along an axis between programs: no error")
 	}
 }

@@ -143,7 +143,7 @@ func (p problem) naive(t testing.TB) result {
 	t.Helper()
 	p.dtype = dtypes.Float32
 	args := p.args()
-	out, err := devicetest.CallOn(devicetest.PureGo(), func(in nodes) nodes {
+	out := must(devicetest.CallOn(devicetest.PureGo(), func(in nodes) nodes {
 		g := in[0].Graph()
 		q := graph.Reshape(in[0], p.b, p.tokens, p.k, p.h/p.k, p.d)
 		scores := graph.MulScalar(graph.Einsum("btkgd,bskd->bkgts", q, in[1]), 1/math.Sqrt(float64(p.d)))
@@ -163,10 +163,7 @@ func (p problem) naive(t testing.TB) result {
 		out := graph.Reshape(graph.Einsum("bkgts,bskd->btkgd", graph.Softmax(scores, -1), in[2]), p.b, p.tokens, p.h,
 			p.d)
 		return append(nodes{out}, graph.Gradient(graph.ReduceAllSum(graph.Mul(out, in[3])), in[:3]...)...)
-	}, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, args...))
 	var r result
 	for i, x := range out {
 		r[i] = wide(x)
@@ -212,19 +209,13 @@ func (p problem) build(in nodes) nodes {
 func compile(t testing.TB, b *xla.Backend, problems []problem) *xla.Program {
 	t.Helper()
 	p := problems[0]
-	mesh, err := b.Mesh(xla.Axis("ring", p.ring), xla.Axis("heads", p.ulysses))
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := xla.Compile(mesh, func(in nodes) (out nodes) {
+	mesh := must(b.Mesh(xla.Axis("ring", p.ring), xla.Axis("heads", p.ulysses)))
+	program := must(xla.Compile(mesh, func(in nodes) (out nodes) {
 		for i, p := range problems {
 			out = append(out, p.build(in[4*i:4*i+4])...)
 		}
 		return out
-	}, xla.In(xla.Replicated()).Gives(xla.Shard(1, "ring", "heads")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(xla.Replicated()).Gives(xla.Shard(1, "ring", "heads"))))
 	t.Cleanup(program.Close)
 	return program
 }
@@ -239,17 +230,11 @@ func run(t testing.TB, b *xla.Backend, problems ...problem) ([]result, *xla.Prog
 			args = append(args, x)
 		}
 	}
-	out, err := program.Call(args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(program.Call(args...))
 	results := make([]result, len(problems))
 	for i, p := range problems {
 		for j := range 4 {
-			joined, err := out[4*i+j].Merge()
-			if err != nil {
-				t.Fatal(err)
-			}
+			joined := must(out[4*i+j].Merge())
 			results[i][j] = p.inOrder(wide(joined), joined.Shape().Dim(1), joined.Shape().Dim(2)*p.d)
 		}
 	}
@@ -276,4 +261,12 @@ func (p problem) places(n int) (positions []int) {
 		positions = append(positions, p.group.Placement.Positions(n, p.ring, rank)...)
 	}
 	return positions
+}
+
+// must returns x, and panics with an error.
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
 }

@@ -2,7 +2,6 @@ package tensor_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
@@ -26,13 +25,8 @@ func relu(x *graph.Node) *graph.Node { return graph.Max(x, graph.ZerosLike(x)) }
 
 // two opens two devices along the axis "tensor".
 func two() (mesh *xla.Mesh, done func()) {
-	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
-	if err != nil {
-		log.Fatal(err)
-	}
-	if mesh, err = backend.Mesh(xla.Axis("tensor", 2)); err != nil {
-		log.Fatal(err)
-	}
+	backend := must(xla.Open(xla.Devices(2), xla.Plugin("cpu")))
+	mesh = must(backend.Mesh(xla.Axis("tensor", 2)))
 	return mesh, backend.Close
 }
 
@@ -45,37 +39,22 @@ func Example() {
 	mesh, done := two()
 	defer done()
 	group := tensor.Group{Axis: "tensor"}
-	p, err := xla.Compile(mesh, func(x, a, b *graph.Node) (y, part, z *graph.Node) {
+	p := must(xla.Compile(mesh, func(x, a, b *graph.Node) (y, part, z *graph.Node) {
 		y = relu(group.Columns(x, []*graph.Node{a}, dot)[0])
 		part = dot(y, b)
 		return y, part, group.Leave(part) // group.Rows is these two
 	}, xla.In(xla.Replicated(), xla.Shard(1, "tensor"), xla.Shard(0, "tensor")).
-		Gives(xla.Shard(2, "tensor"), xla.Shard(2, "tensor"), xla.Shard(0, "tensor")))
-	if err != nil {
-		log.Fatal(err)
-	}
-	out, err := p.Call(inputX, firstA, secondB)
-	if err != nil {
-		log.Fatal(err)
-	}
+		Gives(xla.Shard(2, "tensor"), xla.Shard(2, "tensor"), xla.Shard(0, "tensor"))))
+	out := must(p.Call(inputX, firstA, secondB))
 	for d := range 2 {
 		fmt.Printf("device %d: Y%d = %v, Z%d = Y%d·B%d = %v, their sum %v\n", d, d+1, row(out[0], d), d+1, d+1, d+1,
 			row(out[1], d), row(out[2], d))
 	}
-	sent, err := p.Collectives()
-	if err != nil {
-		log.Fatal(err)
-	}
+	sent := must(p.Collectives())
 	fmt.Println(sent)
 
-	one, err := graph.NewExec(mesh.Backend(), func(x, a, b *graph.Node) *graph.Node { return dot(relu(dot(x, a)), b) })
-	if err != nil {
-		log.Fatal(err)
-	}
-	z, err := one.Call(inputX, firstA, secondB)
-	if err != nil {
-		log.Fatal(err)
-	}
+	one := must(graph.NewExec(mesh.Backend(), func(x, a, b *graph.Node) *graph.Node { return dot(relu(dot(x, a)), b) }))
+	z := must(one.Call(inputX, firstA, secondB))
 	fmt.Println("one device: Z =", z[0].Value().([][][]float32)[0][0])
 	// Output:
 	// device 0: Y1 = [3 1 0], Z1 = Y1·B1 = [3 1], their sum [9 3]
@@ -89,20 +68,11 @@ func ExampleRules_Auto() {
 	mesh, done := two()
 	defer done()
 	place := rules.Auto("tensor", 2)
-	p, err := xla.CompileAuto(mesh, func(x, a, b *graph.Node) *graph.Node { return dot(relu(dot(x, a)), b) },
-		xla.In(xla.Replicated(), place(0, tree[0]), place(1, tree[1])).Gives(xla.Replicated()))
-	if err != nil {
-		log.Fatal(err)
-	}
-	out, err := p.Call(inputX, firstA, secondB)
-	if err != nil {
-		log.Fatal(err)
-	}
+	p := must(xla.CompileAuto(mesh, func(x, a, b *graph.Node) *graph.Node { return dot(relu(dot(x, a)), b) },
+		xla.In(xla.Replicated(), place(0, tree[0]), place(1, tree[1])).Gives(xla.Replicated())))
+	out := must(p.Call(inputX, firstA, secondB))
 	fmt.Println("Z =", row(out[0], 0), "on one and", row(out[0], 1), "on the other")
-	sent, err := p.Collectives()
-	if err != nil {
-		log.Fatal(err)
-	}
+	sent := must(p.Collectives())
 	fmt.Println(sent)
 	// Output:
 	// Z = [9 3] on one and [9 3] on the other
@@ -111,10 +81,7 @@ func ExampleRules_Auto() {
 
 func ExampleHeads() {
 	// Four query heads and two key heads, each one wide, on four ranks: pairs of ranks have a key head in common.
-	cut, err := tensor.Heads(-1, 4, 2, 1)(params.New("qkv.w", dtypes.Float32, 16, 8), 4)
-	if err != nil {
-		log.Fatal(err)
-	}
+	cut := must(tensor.Heads(-1, 4, 2, 1)(params.New("qkv.w", dtypes.Float32, 16, 8), 4))
 	for rank, columns := range cut.Index {
 		fmt.Println("rank", rank, "query", columns[:1], "key", columns[1:2], "value", columns[2:])
 	}

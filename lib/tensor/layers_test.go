@@ -110,10 +110,7 @@ func TestErrors(t *testing.T) {
 			return group.CrossEntropy(x, graph.Zeros(x.Graph(), shapes.Make(dtypes.Int32, 3)), 8)
 		}},
 	} {
-		p, err := xla.Compile(mesh, c.of, xla.In(xla.Replicated()).Gives(xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must(xla.Compile(mesh, c.of, xla.In(xla.Replicated()).Gives(xla.Replicated())))
 		if err := p.Prepare(zeros(3, 5)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q in it", err, c.want)
 		}
@@ -210,10 +207,7 @@ func TestCopiesTraffic(t *testing.T) {
 			{Kind: xla.AllToAll, Count: 1, Bytes: 4 * n}})},
 	} {
 		spec := params.New("qkv.w", dtypes.Float32, width, (heads+2*c.keys)*wide)
-		cut, err := tensor.Heads(-1, heads, c.keys, wide)(spec, n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cut := must(tensor.Heads(-1, heads, c.keys, wide)(spec, n))
 		p := onRanks(t, mesh, 0, 1, func(in []*graph.Node) []*graph.Node {
 			x := tensor.Group{Axis: "tensor"}.SumCopies(in[0], -1, cut)
 			return graph.Gradient(graph.ReduceAllSum(graph.Square(x)), in[0])
@@ -258,10 +252,7 @@ func TestCrossEntropy(t *testing.T) {
 		wantGradient[i*vocab+int(target)] -= float64(i + 1)
 	}
 
-	cut, err := params.EvenCut(2, vocab, n, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cut := must(params.EvenCut(2, vocab, n, true))
 	backend := devicetest.Open(t, n)
 	for _, group := range []tensor.Group{{Axis: "tensor"}, {}} {
 		ranks := n
@@ -310,10 +301,7 @@ func TestEmbed(t *testing.T) {
 	const n, vocab, width = 3, 7, 2
 	table := random(rand.New(rand.NewPCG(5, 6)), 1, vocab, width)
 	tokens := []uint8{0, 6, 3, 2, 5, 1, 4, 6, 3, 0, 200, 9}
-	cut, err := params.EvenCut(0, vocab, n, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cut := must(params.EvenCut(0, vocab, n, true))
 	group := tensor.Group{Axis: "tensor"}
 	p := onRanks(t, meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n)), 1, 2,
 		func(in []*graph.Node) []*graph.Node {
@@ -386,10 +374,7 @@ func TestTraffic(t *testing.T) {
 				zeros(n, hidden/n, width)); err != nil {
 				t.Fatal(err)
 			}
-			got, err := p.Collectives()
-			if err != nil {
-				t.Fatal(err)
-			}
+			got := must(p.Collectives())
 			slices.SortFunc(got, func(a, b xla.Traffic) int { return int(a.Kind) - int(b.Kind) })
 			if !slices.Equal(got, want) {
 				t.Errorf("%s, %d passes: %v, want %v", w.name, passes, got, xla.Report(want))
@@ -419,10 +404,7 @@ func TestNoDeviceHasAllLogits(t *testing.T) {
 		tensors.FromShape(shapes.Make(dtypes.Int32, batch, tokens))); err != nil {
 		t.Fatal(err)
 	}
-	memory, err := p.Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
+	memory := must(p.Memory())
 	if all := int64(4 * batch * tokens * vocab); memory.Temporary >= all/2 {
 		t.Errorf("%d bytes of temporary memory; all logits have %d", memory.Temporary, all)
 	}

@@ -92,10 +92,7 @@ func TestRules(t *testing.T) {
 	f := dtypes.Float32
 	tree := params.Tree{params.New("tok", f, 5, 2), params.New("h0.up.w", f, 3, 4), params.New("h10.up.w", f, 3, 4),
 		params.New("h0.down.w", f, 4, 3), params.New("h1.qkv.b", f, 4), params.New("lnf.g", f, 3)}
-	cuts, err := rules.Cuts(tree, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	cuts := must(rules.Cuts(tree, 2))
 	place := rules.Auto("tensor", 2)
 	var axes []int
 	var placements []string
@@ -115,7 +112,7 @@ func TestRules(t *testing.T) {
 		t.Errorf("placed %v, want %v", placements, want)
 	}
 
-	cuts, err = rules.Cuts(tree, 1)
+	cuts, err := rules.Cuts(tree, 1)
 	if err != nil || len(cuts) != len(tree) || slices.ContainsFunc(cuts, func(c *params.Cut) bool { return c != nil }) {
 		t.Errorf("one rank has %v, %v, want all replicated", cuts, err)
 	}

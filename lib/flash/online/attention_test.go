@@ -115,19 +115,13 @@ func TestHugeScores(t *testing.T) {
 		"keys outer":    func() (online.Forward[float32], error) { return online.KeysOuter(h, tiles) },
 		"queries outer": func() (online.Forward[float32], error) { return online.QueriesOuter(h, tiles) },
 	} {
-		f, err := step()
-		if err != nil {
-			t.Fatal(err)
-		}
+		f := must(step())
 		same(t, name, f.Out, want, 1)
 		var g online.Gradients[float32]
 		if f.P != nil {
-			g, err = online.ThreeStepGradients(h, f, dout)
+			g = must(online.ThreeStepGradients(h, f, dout))
 		} else {
-			g, err = online.TiledGradients(h, f, dout, tiles)
-		}
-		if err != nil {
-			t.Fatal(err)
+			g = must(online.TiledGradients(h, f, dout, tiles))
 		}
 		dq, dk, dv := online.ReferenceGradients(wide(h.Q), wide(h.K), wide(h.V), wide(dout), 1, 1, 1, nil)
 		// The first query's weights have an error of half a step of float32 at 10⁴, 5·10⁻⁴, and the keys are 100.
@@ -148,14 +142,8 @@ func TestBadHeads(t *testing.T) {
 		fails(t, h, tiles, online.Forward[float32]{}, nil, 7)
 	}
 	good := online.Head[float32]{Q: make([]float32, 2), K: make([]float32, 4), V: make([]float32, 2), D: 2, E: 1}
-	f, err := online.OneLoop(good)
-	if err != nil {
-		t.Fatal(err)
-	}
-	three, err := online.ThreeStep(good)
-	if err != nil {
-		t.Fatal(err)
-	}
+	f := must(online.OneLoop(good))
+	three := must(online.ThreeStep(good))
 	fails(t, good, online.Tiles{Queries: 0, Keys: 1}, f, make([]float32, 1), 4) // ThreeStepGradients: f has no weights
 	fails(t, good, online.Tiles{Queries: 1, Keys: -1}, f, make([]float32, 1), 4)
 	fails(t, good, tiles, three, make([]float32, 2), 2)               // another dOut
@@ -201,14 +189,8 @@ func TestGradients(t *testing.T) {
 
 func testGradients[F online.Float](t *testing.T, h online.Head[F], queries, keys int) {
 	dout := normal[F](rand.New(rand.NewPCG(15, 16)), queries*h.E, 1)
-	three, err := online.ThreeStep(h)
-	if err != nil {
-		t.Fatal(err)
-	}
-	want, err := online.ThreeStepGradients(h, three, dout)
-	if err != nil {
-		t.Fatal(err)
-	}
+	three := must(online.ThreeStep(h))
+	want := must(online.ThreeStepGradients(h, three, dout))
 	dq, dk, dv := online.ReferenceGradients(wide(h.Q), wide(h.K), wide(h.V), wide(dout), h.D, h.E, float64(h.Scale),
 		visible(h, queries, keys))
 	same(t, "dQ", want.DQ, narrow[F](dq), 1)
@@ -216,14 +198,8 @@ func testGradients[F online.Float](t *testing.T, h online.Head[F], queries, keys
 	same(t, "dV", want.DV, narrow[F](dv), 1)
 
 	for _, tiles := range tilings {
-		forward, err := online.QueriesOuter(h, tiles)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got, err := online.TiledGradients(h, forward, dout, tiles)
-		if err != nil {
-			t.Fatal(err)
-		}
+		forward := must(online.QueriesOuter(h, tiles))
+		got := must(online.TiledGradients(h, forward, dout, tiles))
 		same(t, "dQ in tiles", got.DQ, want.DQ, 1)
 		same(t, "dK in tiles", got.DK, want.DK, 1)
 		same(t, "dV in tiles", got.DV, want.DV, 1)
@@ -389,10 +365,7 @@ func TestTiles(t *testing.T) {
 		for _, e := range []int{1, 3, 8} {
 			h := online.Head[float32]{Q: make([]float32, n*d), K: make([]float32, n*d), V: make([]float32, n*e), D: d,
 				E: e}
-			f, err := online.OneLoop(h)
-			if err != nil {
-				t.Fatal(err)
-			}
+			f := must(online.OneLoop(h))
 			for _, fast := range []int{1, 7, 12, 31, 64, 100, 333} {
 				for _, c := range []struct {
 					tiles func(fast, d, e int) (online.Tiles, error)

@@ -55,18 +55,9 @@ func ExampleTrace() {
 
 // Two devices have half of the keys each. They exchange m, d and o.
 func ExamplePartial_Merge() {
-	one, err := online.Attend([]float64{0, math.Log(2)}, []float64{7, 0, 0, 7}, 2)
-	if err != nil {
-		log.Fatal(err)
-	}
-	other, err := online.Attend([]float64{math.Log(4)}, []float64{7, 7}, 2)
-	if err != nil {
-		log.Fatal(err)
-	}
-	both, err := one.Merge(other)
-	if err != nil {
-		log.Fatal(err)
-	}
+	one := must(online.Attend([]float64{0, math.Log(2)}, []float64{7, 0, 0, 7}, 2))
+	other := must(online.Attend([]float64{math.Log(4)}, []float64{7, 7}, 2))
+	both := must(one.Merge(other))
 	fmt.Printf("%.0f %.4f\n", both.Output(), both.State.LogSumExp())
 	// Output: [5 6] 1.9459
 }
@@ -93,16 +84,10 @@ func ExampleQueriesOuter() {
 	report("one loop", f, err)
 
 	const fast = 4096 // elements
-	tiles, err := online.TilesKeysOuter(fast, d, d)
-	if err != nil {
-		log.Fatal(err)
-	}
+	tiles := must(online.TilesKeysOuter(fast, d, d))
 	f, err = online.KeysOuter(h, tiles)
 	report("keys outer", f, err)
-	tiles, err = online.TilesQueriesOuter(fast, d, d)
-	if err != nil {
-		log.Fatal(err)
-	}
+	tiles = must(online.TilesQueriesOuter(fast, d, d))
 	f, err = online.QueriesOuter(h, tiles)
 	report("queries outer", f, err)
 	// Output:

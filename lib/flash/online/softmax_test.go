@@ -193,19 +193,13 @@ func TestTrace(t *testing.T) {
 
 func attend(t testing.TB, x, v []float64, e int) online.Partial[float64] {
 	t.Helper()
-	p, err := online.Attend(x, v, e)
-	if err != nil {
-		t.Fatal(err)
-	}
+	p := must(online.Attend(x, v, e))
 	return p
 }
 
 func merge(t testing.TB, p, q online.Partial[float64]) online.Partial[float64] {
 	t.Helper()
-	both, err := p.Merge(q)
-	if err != nil {
-		t.Fatal(err)
-	}
+	both := must(p.Merge(q))
 	return both
 }
 
@@ -303,4 +297,12 @@ func FuzzSplits(f *testing.F) {
 			t.Fatal("NaN")
 		}
 	})
+}
+
+// must returns x, and panics with an error.
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
 }
