@@ -163,20 +163,23 @@ func (s Split) build(in []*graph.Node) pass {
 	for i, x := range in {
 		p.in[i] = graph.Identity(graph.StopGradient(x))
 	}
-	before := len(g.Nodes())
+	since := len(g.Nodes())
 	p.out = s.Fn(slices.Clone(p.in))
 	for i, y := range p.out {
 		if y == nil || y.Graph() != g {
 			panic(fmt.Errorf("autodiff: output %d of Split's function is nil or of another graph", i))
 		}
 	}
-	for _, n := range g.Nodes()[before:] {
-		if n.Function() == g.CurrentFunc() && !isOnce(n) {
-			p.made = append(p.made, n)
-		}
-	}
+	p.made = made(g, since)
 	p.last = g.LastNode()
 	return p
+}
+
+// made returns the nodes of a graph's current function from an index on, without those of [Once].
+func made(g *graph.Graph, since int) []*graph.Node {
+	return slices.DeleteFunc(slices.Clone(g.Nodes()[since:]), func(n *graph.Node) bool {
+		return n.Function() != g.CurrentFunc() || isOnce(n)
+	})
 }
 
 // gradients returns the gradients of the inputs for those of the outputs.
@@ -328,34 +331,33 @@ func (p pass) neededBy(gradients []*graph.Node) choice {
 		}
 		c.keys = append(c.keys, a.key)
 	}
-	seen := map[*graph.Node]bool{}
-	var visit func(n *graph.Node)
-	visit = func(n *graph.Node) {
-		if seen[n] {
-			return
-		}
-		seen[n] = true
-		if at, ok := places[n]; ok {
-			c.saved = append(c.saved, at...)
-			return
-		}
-		for _, x := range n.Inputs() {
-			visit(x)
-		}
-	}
-	for _, n := range gradients {
-		visit(n)
-	}
 	// Values that the gradient's loops use from outside are inputs of nodes inside.
 	g := p.in[0].Graph()
-	for _, n := range g.Nodes()[p.last.Id()+1:] {
-		if n.Function() != g.CurrentFunc() {
-			visit(n)
-		}
-	}
+	inside := slices.DeleteFunc(slices.Clone(g.Nodes()[p.last.Id()+1:]), func(n *graph.Node) bool {
+		return n.Function() == g.CurrentFunc()
+	})
+	walk(slices.Concat(gradients, inside), func(n *graph.Node) bool {
+		at, candidate := places[n]
+		c.saved = append(c.saved, at...)
+		return !candidate
+	})
 	slices.Sort(c.saved)
 	c.saved = slices.Compact(c.saved)
 	return c
+}
+
+// walk visits nodes, each once: the given ones and, where onward says so, the inputs of a visited one.
+func walk(from []*graph.Node, onward func(n *graph.Node) bool) {
+	seen := map[*graph.Node]bool{}
+	for todo := slices.Clone(from); len(todo) > 0; {
+		n := todo[len(todo)-1]
+		if todo = todo[:len(todo)-1]; seen[n] {
+			continue
+		}
+		if seen[n] = true; onward(n) {
+			todo = append(todo, n.Inputs()...)
+		}
+	}
 }
 
 // choose returns the nodes to save.
@@ -376,28 +378,13 @@ func (p pass) choose(c choice) []*graph.Node {
 // the gradient is built, which then uses the new values. GoMLX still sees the same nodes with their gradients; only the
 // backend's values in them change. Compilers drop what nothing uses then.
 func (p pass) replace(nodes, by []*graph.Node) {
-	if len(by) != len(nodes) {
-		panic(fmt.Errorf("autodiff: %d saved values, want the %d that Forward returned", len(by), len(nodes)))
-	}
-	now := map[*graph.Node]*graph.Node{}
-	for i, n := range nodes {
-		if by[i].Graph() != n.Graph() || !by[i].Shape().Equal(n.Shape()) {
-			panic(fmt.Errorf("autodiff: saved value %d has shape %s, Forward returned %s: give them in that "+
-				"order, as nodes of this graph", i, by[i].Shape(), n.Shape()))
-		}
-		now[n] = by[i]
-	}
+	now := newValues(nodes, by, "saved", "Forward")
 	for _, n := range p.made {
-		if now[n] == nil {
-			// A costly value that was not saved is not needed, or is hidden from us; then its old value is correct.
-			if costly(n) {
-				continue
-			}
-			if now[n] = recomputed(n, now); now[n] == nil {
-				continue
-			}
+		// A costly value that was not saved is not needed, or is hidden from us; then its old value is correct.
+		if now[n] == nil && !costly(n) {
+			now[n] = recomputed(n, now)
 		}
-		if n.NumOutputs() == 1 {
+		if now[n] != nil && n.NumOutputs() == 1 {
 			value := graph.InternalBackendOutputs(now[n])[0]
 			graph.InternalBackendOutputs(n)[0] = value
 			op, output := maker(n)
@@ -406,16 +393,35 @@ func (p pass) replace(nodes, by []*graph.Node) {
 	}
 }
 
+// newValues maps nodes to their new values, which a function returned before.
+func newValues(nodes, by []*graph.Node, what, function string) map[*graph.Node]*graph.Node {
+	if len(by) != len(nodes) {
+		panic(fmt.Errorf("autodiff: %d %s values, want the %d that %s returned", len(by), what, len(nodes), function))
+	}
+	now := map[*graph.Node]*graph.Node{}
+	for i, n := range nodes {
+		if by[i].Graph() != n.Graph() || !by[i].Shape().Equal(n.Shape()) {
+			panic(fmt.Errorf("autodiff: %s value %d has shape %s, %s returned %s: give them in that order, as nodes of "+
+				"this graph", what, i, by[i].Shape(), function, n.Shape()))
+		}
+		now[n] = by[i]
+	}
+	return now
+}
+
 // recomputed returns a copy of a node with the new values of its inputs, or nil if no input has one.
 func recomputed(n *graph.Node, now map[*graph.Node]*graph.Node) *graph.Node {
 	if !slices.ContainsFunc(n.Inputs(), func(x *graph.Node) bool { return now[x] != nil }) {
 		return nil
 	}
-	in := slices.Clone(n.Inputs())
-	for i, x := range in {
-		if now[x] != nil {
-			in[i] = now[x]
-		}
+	return n.CloneWithInputs(current(n.Inputs(), now)...)
+}
+
+// current returns the nodes, with the new values of those that have one.
+func current(nodes []*graph.Node, now map[*graph.Node]*graph.Node) []*graph.Node {
+	nodes = slices.Clone(nodes)
+	for i, n := range nodes {
+		nodes[i] = cmp.Or(now[n], n)
 	}
-	return n.CloneWithInputs(in...)
+	return nodes
 }

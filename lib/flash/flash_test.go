@@ -499,3 +499,20 @@ func TestPartialErrors(t *testing.T) {
 		t.Errorf("another backend: error %v", err)
 	}
 }
+
+// Three tokens, one head of width 2. The first token sees only itself, so its output is its value.
+func ExampleAttention() {
+	x := graph.MustNewExec(devicetest.One(), func(q, k, v *graph.Node) *graph.Node {
+		token := func(x *graph.Node) *graph.Node { return graph.Reshape(x, 1, 3, 1, 2) } // (B,T,H,D)
+		return graph.Reshape(flash.Attention(token(q), token(k), token(v), flash.Causal()), 3, 2)
+	})
+	out := x.MustCall([][]float32{{1, 0}, {0, 1}, {1, 1}}, [][]float32{{1, 0}, {0, 1}, {1, 1}},
+		[][]float32{{1, 2}, {3, 4}, {5, 6}})[0]
+	for _, row := range out.Value().([][]float32) {
+		fmt.Printf("%.4f\n", row)
+	}
+	// Output:
+	// [1.0000 2.0000]
+	// [2.3395 3.3395]
+	// [3.5105 4.5105]
+}

@@ -78,32 +78,6 @@ func ExampleConfig_Params() {
 	// 3356160 parameters, 13424640 bytes
 }
 
-func ExampleConfig_Validate() {
-	config := gpt.ReferenceConfig()
-	config.Heads = 6
-	fmt.Println(config.Validate())
-	// Output:
-	// gpt: Config.Heads is 6, which does not divide Config.Width 256: choose a divisor, such as 4
-}
-
-// Two ranks get the two halves of the batch of one device.
-func ExampleBatches_Rank() {
-	corpus := gpt.Corpus{Name: "digits", Text: []byte("0123456789")}
-	batches := must(corpus.Batches(gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: 3, Vocab: 256}, 2))
-	fmt.Println("an epoch:", batches.Windows(), "sequences")
-	for rank := range 2 {
-		inputs, targets, err := batches.Rank(0, rank, 2)
-		if err != nil {
-			log.Fatal(err)
-		}
-		fmt.Println("rank", rank, inputs.Value(), "→", targets.Value())
-	}
-	// Output:
-	// an epoch: 3 sequences
-	// rank 0 [[54 55 56]] → [[55 56 57]]
-	// rank 1 [[51 52 53]] → [[52 53 54]]
-}
-
 // Four devices train a model together: pairs by tensor parallelism, and the two pairs by sequence parallelism, passing
 // keys and values around a ring. Each device has half of the matrices, and a quarter of the tokens between layers.
 func ExampleParallel() {

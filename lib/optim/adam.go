@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -153,10 +154,7 @@ func Adam8bit(lr float64) Adam8bitOptimizer {
 
 // Validate implements Optimizer.
 func (r Adam8bitOptimizer) Validate() error {
-	if r.Block < 1 {
-		return fmt.Errorf("optim: Adam8bit.Block is %d: set it to at least 1", r.Block)
-	}
-	return r.validate("Adam8bit")
+	return cmp.Or(positive("Adam8bit.Block", r.Block), r.validate("Adam8bit"))
 }
 
 // States implements Optimizer: "m", "m.max", "v" and "v.max", or "m" and "v" for a small parameter.

@@ -1,6 +1,7 @@
 package optim_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -252,7 +253,13 @@ func TestParse(t *testing.T) {
 	}
 }
 
-func TestClipByGlobalNorm(t *testing.T) {
+// clip scales gradients to a norm of at most limit, and returns their norm before.
+func clip(grads []*graph.Node, limit float64, sum func(*graph.Node) *graph.Node) ([]*graph.Node, *graph.Node) {
+	norm := optim.GlobalNorm(grads, sum)
+	return optim.ClipTo(grads, limit, norm), norm
+}
+
+func TestClip(t *testing.T) {
 	random := rand.New(rand.NewPCG(11, 12))
 	grads := normal(smallTree, random)
 	square := 0.0
@@ -264,7 +271,7 @@ func TestClipByGlobalNorm(t *testing.T) {
 	norm := math.Sqrt(square)
 	for _, limit := range []float64{1e-3, norm / 2, norm * 1.01, 1e6} {
 		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
-			clipped, norm := optim.ClipByGlobalNorm(in, limit, nil)
+			clipped, norm := clip(in, limit, nil)
 			return append(clipped, norm)
 		}, grads...)
 		if got := floats(t, out[len(grads)])[0]; !scalar.EqualWithinRel(got, norm, 1e-6) {
@@ -303,7 +310,7 @@ func TestClipLimits(t *testing.T) {
 				dtype = dtypes.Float16
 			}
 			in = []*graph.Node{graph.ConvertDType(in[0], dtype), graph.ConvertDType(in[1], dtype)}
-			clipped, norm := optim.ClipByGlobalNorm(in, 1, nil)
+			clipped, norm := clip(in, 1, nil)
 			if clipped[0].DType() != dtype || norm.DType() != dtypes.Float32 {
 				t.Errorf("%s: gradients are %s, the norm %s", c.name, clipped[0].DType(), norm.DType())
 			}
@@ -329,7 +336,7 @@ func TestClipLimits(t *testing.T) {
 func TestClipShards(t *testing.T) {
 	out := mustCall(t, func(in []*graph.Node) []*graph.Node {
 		ranks := lockstep(2, func(rank int, sum func(*graph.Node) *graph.Node) []*graph.Node {
-			clipped, norm := optim.ClipByGlobalNorm([]*graph.Node{in[rank]}, 1, sum)
+			clipped, norm := clip([]*graph.Node{in[rank]}, 1, sum)
 			return append(clipped, norm)
 		})
 		return append(ranks[0], ranks[1]...)
@@ -347,9 +354,9 @@ func TestClipShards(t *testing.T) {
 func TestClipKeeps(t *testing.T) {
 	const fine = 1 + 0x1p-40
 	out := mustCall(t, func(in []*graph.Node) []*graph.Node {
-		whole, _ := optim.ClipByGlobalNorm(in[:1], 2, nil)
-		half, _ := optim.ClipByGlobalNorm(in[:1], 0.5, nil)
-		zero, _ := optim.ClipByGlobalNorm(in[1:], 0x1p-126, nil)
+		whole, _ := clip(in[:1], 2, nil)
+		half, _ := clip(in[:1], 0.5, nil)
+		zero, _ := clip(in[1:], 0x1p-126, nil)
 		return []*graph.Node{whole[0], half[0], zero[0]}
 	}, tensors.FromValue([]float64{fine}), tensors.FromValue([]float32{0}))
 	for i, want := range []float64{fine, fine / 2, 0} {
@@ -369,7 +376,7 @@ func TestClipRefuses(t *testing.T) {
 		{1e-38, 1, "largest norm is 1e-38"}, {1e-46, 1, "largest norm is 1e-46: give a number of at least 1.2e-38"},
 		{0x1p-126, 1, ""}} {
 		_, err := call(func(in []*graph.Node) []*graph.Node {
-			_, norm := optim.ClipByGlobalNorm(in[:c.grads], c.max, nil)
+			_, norm := clip(in[:c.grads], c.max, nil)
 			return []*graph.Node{norm}
 		}, tensors.FromValue([]float32{1}))
 		refused(t, c.max, err, c.want)
@@ -459,4 +466,69 @@ func TestScheduleValidate(t *testing.T) {
 	} {
 		refused(t, c.schedule, c.schedule.Validate(), c.want)
 	}
+}
+
+// Three steps of SGD on the loss w², whose gradient is 2w.
+func ExampleOptimizer() {
+	opt := optim.SGD(0.25)
+	spec := params.New("w", dtypes.Float32, 2)
+	step := must(graph.NewExec(devicetest.One(), func(w *graph.Node) *graph.Node {
+		loss := graph.ReduceAllSum(graph.Square(w))
+		next, _ := opt.Update(optim.Update{
+			Spec:  spec,
+			Param: w,
+			Grad:  graph.Gradient(loss, w)[0],
+			Step:  graph.Const(w.Graph(), int32(1)),
+		})
+		return next
+	}))
+	w := tensors.FromValue([]float32{8, -4})
+	for range 3 {
+		w = must(step.Call1(w))
+		fmt.Println(w.Value())
+	}
+	// Output:
+	// [4 -2]
+	// [2 -1]
+	// [1 -0.5]
+}
+
+// The usual schedule, warm-up and cosine, and no weight decay for normalization scales and biases.
+func ExampleScheduled() {
+	schedule := optim.Warmup{Steps: 4, Then: optim.Cosine{Steps: 8, Floor: 0.1}}
+	opt := optim.Scheduled(
+		optim.Grouped(optim.AdamW(3e-4), optim.Group{Has: optim.Named("*.g", "*.b"), Optimizer: optim.Adam(3e-4)}),
+		schedule)
+	fmt.Println(opt.Validate())
+	for step := 1; step <= 13; step += 2 {
+		fmt.Printf("step %2d: %.3f\n", step, schedule.At(step))
+	}
+	// Output:
+	// <nil>
+	// step  1: 0.250
+	// step  3: 0.750
+	// step  5: 1.000
+	// step  7: 0.868
+	// step  9: 0.550
+	// step 11: 0.232
+	// step 13: 0.100
+}
+
+// The states of one of four ranks: a matrix cut along its rows, as in tensor parallelism, and a flat part, as in ZeRO.
+func ExampleStatesOfParts() {
+	tree := params.Tree{params.New("up.w", dtypes.Float32, 64, 30), params.New("down.w", dtypes.Float32, 30, 64)}
+	parts := []optim.Part{optim.Cut{Axis: 0, Ranks: 4}, optim.Flat{Length: 480}}
+	states := must(optim.StatesOfParts(optim.Adafactor(0), tree, parts))
+	for _, s := range states {
+		if s.Axis < 0 {
+			fmt.Println(s, "the same on every rank")
+		} else {
+			fmt.Println(s, "joined along axis", s.Axis)
+		}
+	}
+	// Output:
+	// up.w.rows (Float32)[16] joined along axis 0
+	// up.w.columns (Float32)[30] the same on every rank
+	// down.w.rows (Float32)[30] the same on every rank
+	// down.w.columns (Float32)[64] the same on every rank
 }

@@ -12,7 +12,7 @@
 //
 //	[SGD]        momentum, Nesterov        [Scheduled]          learning rate schedules
 //	[AdamW]      and [Adam]                [Grouped]            parameter groups
-//	[Adam8bit]   AdamW in two bytes        [ClipByGlobalNorm]   gradient clipping
+//	[Adam8bit]   AdamW in two bytes        [ClipTo]             gradient clipping
 //	[Adafactor]  row and column means      [BytesPerParameter]  the memory of the states
 //	[Lion]       signs                     [Parse]              an optimizer by its name
 //	[LAMB]       large batches
@@ -181,11 +181,10 @@ func (u Update) begin(r Optimizer) (param, grad *graph.Node) {
 	if err := params.Check(specs(r.States(u.Spec, u.Part)), u.States); err != nil {
 		panic(fmt.Errorf("optim: the states of %q: %w", u.Spec.Name, err))
 	}
-	if !u.Step.IsScalar() {
-		panic(fmt.Errorf("optim: the step has shape %s: it must be a scalar", u.Step.Shape()))
-	}
-	if u.Rate != nil && !u.Rate.IsScalar() {
-		panic(fmt.Errorf("optim: the rate has shape %s: it must be a scalar", u.Rate.Shape()))
+	for what, x := range map[string]*graph.Node{"step": u.Step, "rate": u.Rate} {
+		if x != nil && !x.IsScalar() {
+			panic(fmt.Errorf("optim: the %s has shape %s: it must be a scalar", what, x.Shape()))
+		}
 	}
 	t := computeType(u.Spec)
 	return graph.ConvertDType(u.Param, t), graph.ConvertDType(u.Grad, t)
@@ -232,9 +231,16 @@ type setting struct {
 func checkSettings(optimizer string, settings ...setting) error {
 	for _, s := range settings {
 		if !(s.value >= s.least && s.value < s.limit) { // so that NaN is out of range too
-			return fmt.Errorf("optim: %s.%s is %g: set it to at least %g and less than %g",
-				optimizer, s.name, s.value, s.least, s.limit)
+			return fmt.Errorf("optim: %s.%s is %g: set it to at least %g and less than %g", optimizer, s.name, s.value,
+				s.least, s.limit)
 		}
+	}
+	return nil
+}
+
+func positive(setting string, value int) error {
+	if value < 1 {
+		return fmt.Errorf("optim: %s is %d: set it to at least 1", setting, value)
 	}
 	return nil
 }

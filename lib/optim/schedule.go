@@ -1,6 +1,7 @@
 package optim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -48,7 +49,7 @@ type Warmup struct {
 
 // Validate implements [Schedule].
 func (s Warmup) Validate() error {
-	if err := checkSteps("Warmup", s.Steps); err != nil || s.Then == nil {
+	if err := positive("Warmup.Steps", s.Steps); err != nil || s.Then == nil {
 		return err
 	}
 	return s.Then.Validate()
@@ -85,7 +86,7 @@ type Cosine struct {
 
 // Validate implements [Schedule].
 func (s Cosine) Validate() error {
-	return errors.Join(checkSteps("Cosine", s.Steps), checkFloor("Cosine", s.Floor))
+	return checkDecay("Cosine", s.Steps, s.Floor)
 }
 
 // At implements [Schedule].
@@ -106,9 +107,7 @@ type Linear struct {
 }
 
 // Validate implements [Schedule].
-func (s Linear) Validate() error {
-	return errors.Join(checkSteps("Linear", s.Steps), checkFloor("Linear", s.Floor))
-}
+func (s Linear) Validate() error { return checkDecay("Linear", s.Steps, s.Floor) }
 
 // At implements [Schedule].
 func (s Linear) At(step int) float64 { return 1 - (1-s.Floor)*progress(step, s.Steps) }
@@ -123,7 +122,7 @@ func (s Linear) Rate(step *graph.Node) *graph.Node {
 type InverseSqrt struct{ Steps int }
 
 // Validate implements [Schedule].
-func (s InverseSqrt) Validate() error { return checkSteps("InverseSqrt", s.Steps) }
+func (s InverseSqrt) Validate() error { return positive("InverseSqrt.Steps", s.Steps) }
 
 // At implements [Schedule].
 func (s InverseSqrt) At(step int) float64 {
@@ -142,13 +141,7 @@ type Noam struct{ Width, Warmup int }
 
 // Validate implements [Schedule].
 func (s Noam) Validate() error {
-	if s.Width < 1 {
-		return fmt.Errorf("optim: Noam.Width is %d: set it to at least 1", s.Width)
-	}
-	if s.Warmup < 1 {
-		return fmt.Errorf("optim: Noam.Warmup is %d: set it to at least 1", s.Warmup)
-	}
-	return nil
+	return cmp.Or(positive("Noam.Width", s.Width), positive("Noam.Warmup", s.Warmup))
 }
 
 // At implements [Schedule].
@@ -174,18 +167,12 @@ func progressNode(step *graph.Node, steps int) *graph.Node {
 	return graph.ClipScalar(graph.DivScalar(done, float64(steps)), 0, 1)
 }
 
-func checkSteps(schedule string, steps int) error {
-	if steps < 1 {
-		return fmt.Errorf("optim: %s.Steps is %d: set it to at least 1", schedule, steps)
-	}
-	return nil
-}
-
-func checkFloor(schedule string, floor float64) error {
+// checkDecay checks the settings of a schedule that falls to floor after a number of steps.
+func checkDecay(schedule string, steps int, floor float64) error {
 	if !(floor >= 0 && floor <= 1) {
 		return fmt.Errorf("optim: %s.Floor is %g: set it to 0 to 1", schedule, floor)
 	}
-	return nil
+	return positive(schedule+".Steps", steps)
 }
 
 // Scheduled returns an optimizer whose learning rate is multiplied by the schedule at each step. Weight decay that is

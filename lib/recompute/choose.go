@@ -83,7 +83,6 @@ type choice struct {
 
 	// saved and cost less the sums over all steps up to at. So saving step j next needs these plus the sums up to j,
 	// whatever at is.
-	// up to j, whatever at is.
 	need int64
 	rank float64
 }

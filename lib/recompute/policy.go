@@ -1,6 +1,7 @@
 package recompute
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"math/bits"
@@ -95,21 +96,16 @@ func named(kind string, blocks int) Plan {
 
 // Validate returns an error if there is no such policy.
 func (p Policy) Validate() error {
-	if strings.HasPrefix(string(p), "plan:") {
-		_, err := parsePlan(strings.TrimPrefix(string(p), "plan:"), 0)
-		return err
+	var err error
+	if text, plan := strings.CutPrefix(string(p), "plan:"); plan {
+		_, err = parsePlan(text, 0)
+	} else {
+		_, err = p.Plan(1)
 	}
-	_, err := p.Plan(1)
 	return err
 }
 
-func uniform(s Set, blocks int) Plan {
-	plan := make(Plan, blocks)
-	for i := range plan {
-		plan[i] = s
-	}
-	return plan
-}
+func uniform(s Set, blocks int) Plan { return slices.Repeat(Plan{s}, blocks) }
 
 // every saves the output of every k-th block, and of the last.
 func every(k, blocks int) Plan {
@@ -224,16 +220,12 @@ func (p Plan) FusedAttention() Plan {
 // Policy returns the plan as text, block by block, for [Policy.Plan].
 func (p Plan) Policy() Policy {
 	var parts []string
-	for i := 0; i < len(p); {
-		n := 1
-		for i+n < len(p) && p[i+n] == p[i] {
-			n++
+	for n := 0; len(p) > 0; p = p[n:] {
+		for n = 1; n < len(p) && p[n] == p[0]; n++ {
 		}
-		part := p[i].String()
-		if n > 1 {
-			part += "*" + strconv.Itoa(n)
+		if parts = append(parts, p[0].String()); n > 1 {
+			parts[len(parts)-1] += "*" + strconv.Itoa(n)
 		}
-		parts, i = append(parts, part), i+n
 	}
 	return Policy("plan:" + strings.Join(parts, ";"))
 }
@@ -243,16 +235,15 @@ func parsePlan(text string, blocks int) (Plan, error) {
 	var plan Plan
 	for part := range strings.SplitSeq(text, ";") {
 		names, times, repeated := strings.Cut(part, "*")
-		n := 1
-		if repeated {
-			var err error
-			if n, err = strconv.Atoi(times); err != nil || n < 1 {
-				return nil, fmt.Errorf("recompute: %q in a plan: write a number of blocks after the *", part)
-			}
-		}
 		set, err := parseSet(names)
 		if err != nil {
 			return nil, err
+		}
+		n := 1
+		if repeated {
+			if n, err = strconv.Atoi(times); err != nil || n < 1 {
+				return nil, fmt.Errorf("recompute: %q in a plan: write a number of blocks after the *", part)
+			}
 		}
 		if n > maxBlocks-len(plan) {
 			return nil, fmt.Errorf("recompute: a plan for more than %d blocks: give fewer", maxBlocks)
@@ -339,8 +330,5 @@ func (s Set) String() string {
 			names = append(names, o.String())
 		}
 	}
-	if names == nil {
-		return "-"
-	}
-	return strings.Join(names, ",")
+	return cmp.Or(strings.Join(names, ","), "-")
 }

@@ -33,19 +33,6 @@ func ExamplePlacement_Positions() {
 	// zigzag: [0 1 10 11] [2 3 8 9] [4 5 6 7]
 }
 
-// The balance of a ring of eight with a causal mask.
-func ExampleBalance() {
-	for _, p := range sequence.Placements() {
-		fmt.Printf("%s: %.2f%%\n", p, 100*sequence.Balance(p.Work(1024, 8, 128)))
-	}
-	fmt.Printf("zigzag, smaller blocks: %.2f%%\n", 100*sequence.Balance(sequence.Zigzag.Work(1024, 8, 32)))
-	// Output:
-	// contiguous: 56.25%
-	// striped: 100.00%
-	// zigzag: 100.00%
-	// zigzag, smaller blocks: 100.00%
-}
-
 // Every token is on exactly one rank, and every rank has the same number.
 func TestPositions(t *testing.T) {
 	for _, p := range append(sequence.Placements(), "") {

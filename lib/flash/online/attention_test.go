@@ -2,6 +2,7 @@ package online_test
 
 import (
 	"fmt"
+	"log"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -428,4 +429,48 @@ func TestTiles(t *testing.T) {
 		tiles.Keys < 1<<16 || tiles.Keys > math.MaxInt/(6*64) {
 		t.Errorf("the largest fast memory: %+v, %v", tiles, err)
 	}
+}
+
+// Two devices have half of the keys each. They exchange m, d and o.
+func ExamplePartial_Merge() {
+	one := must(online.Attend([]float64{0, math.Log(2)}, []float64{7, 0, 0, 7}, 2))
+	other := must(online.Attend([]float64{math.Log(4)}, []float64{7, 7}, 2))
+	both := must(one.Merge(other))
+	fmt.Printf("%.0f %.4f\n", both.Output(), both.State.LogSumExp())
+	// Output: [5 6] 1.9459
+}
+
+// The traffic and the memory of each function, for 512 tokens.
+func ExampleQueriesOuter() {
+	const n, d = 512, 16
+	h := online.Head[float32]{
+		Q: make([]float32, n*d), K: make([]float32, n*d), V: make([]float32, n*d), D: d, E: d, Scale: 0.25,
+	}
+	for i := range h.Q {
+		h.Q[i], h.K[i], h.V[i] = float32(i%7), float32(i%5), float32(i%3)
+	}
+	report := func(step string, f online.Forward[float32], err error) {
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%-16s moves %7d, needs %6d, saves %6d\n", step, f.Traffic.Moved(), f.Traffic.Fast,
+			len(f.P)+len(f.LSE))
+	}
+	f, err := online.ThreeStep(h)
+	report("three steps", f, err)
+	f, err = online.OneLoop(h)
+	report("one loop", f, err)
+
+	const fast = 4096 // elements
+	tiles := must(online.TilesKeysOuter(fast, d, d))
+	f, err = online.KeysOuter(h, tiles)
+	report("keys outer", f, err)
+	tiles = must(online.TilesQueriesOuter(fast, d, d))
+	f, err = online.QueriesOuter(h, tiles)
+	report("queries outer", f, err)
+	// Output:
+	// three steps      moves 1081344, needs 278528, saves 262144
+	// one loop         moves 8405504, needs     64, saves    512
+	// keys outer       moves  213504, needs   4096, saves    512
+	// queries outer    moves  147968, needs   4062, saves    512
 }
