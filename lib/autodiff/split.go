@@ -401,8 +401,8 @@ func newValues(nodes, by []*graph.Node, what, function string) map[*graph.Node]*
 	now := map[*graph.Node]*graph.Node{}
 	for i, n := range nodes {
 		if by[i].Graph() != n.Graph() || !by[i].Shape().Equal(n.Shape()) {
-			panic(fmt.Errorf("autodiff: %s value %d has shape %s, %s returned %s: give them in that order, as nodes of "+
-				"this graph", what, i, by[i].Shape(), function, n.Shape()))
+			panic(fmt.Errorf("autodiff: %s value %d has shape %s, %s returned %s: give them in that order, as nodes "+
+				"of this graph", what, i, by[i].Shape(), function, n.Shape()))
 		}
 		now[n] = by[i]
 	}

@@ -3,55 +3,15 @@ package gpt_test
 import (
 	"fmt"
 	"log"
-	"slices"
 
-	"github.com/gomlx/gomlx/core/graph"
-	"github.com/gomlx/gomlx/core/tensors"
-
-	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/tensor"
 	training "github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
-
-// Training on one device: a program takes the parameters, the optimizer's states and the batch, and returns the new
-// parameters and states and the loss.
-func Example() {
-	config := gpt.Config{Layers: 2, Width: 32, Heads: 4, Seq: 32, Vocab: 256}
-	batches := must(gpt.Reference().Batches(config, 8))
-	weights := must(config.Init())
-	tree, rule := config.Params(), optim.AdamW(3e-3)
-	states := must(params.Zeros(optim.States(rule, tree)))
-	n, k := len(weights), len(states)
-	step := must(graph.NewExec(devicetest.One(), func(in []*graph.Node) []*graph.Node {
-		w, states, in := in[:n], in[n:n+k], in[n+k:]
-		number, inputs, targets := in[0], in[1], in[2]
-		loss := config.Loss(tree.Nodes(w), inputs, targets)
-		w, states = optim.Apply(rule, tree, w, graph.Gradient(loss, w...), states, number)
-		return slices.Concat(w, states, []*graph.Node{loss})
-	}))
-	for s := range 21 {
-		inputs, targets, err := batches.Step(s)
-		if err != nil {
-			log.Fatal(err)
-		}
-		number := tensors.FromScalar(int32(s + 1))
-		out := must(step.Call(slices.Concat(weights, states, []*tensors.Tensor{number, inputs, targets})))
-		weights, states = out[:n], out[n:n+k]
-		if s%10 == 0 {
-			fmt.Printf("step %2d: loss %.1f\n", s, tensors.ToScalar[float32](out[n+k]))
-		}
-	}
-	// Output:
-	// step  0: loss 5.6
-	// step 10: loss 4.3
-	// step 20: loss 3.3
-}
 
 // The parameters of one block, by name.
 func ExampleConfig_Params() {

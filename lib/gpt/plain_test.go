@@ -5,6 +5,7 @@ import (
 	"math"
 	"math/cmplx"
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/gomlx/gomlx/core/graph"
@@ -239,6 +240,14 @@ func (m plainModel) gradient(tree params.Tree, inputs, targets [][]int32) map[st
 		grads[s.Name] = g
 	}
 	return grads
+}
+
+// refused checks an error's text, or that there is no error for "".
+func refused(t *testing.T, what any, err error, want string) {
+	t.Helper()
+	if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {
+		t.Errorf("%+v: error %v, want %q", what, err, want)
+	}
 }
 
 // must returns x, and panics with an error.

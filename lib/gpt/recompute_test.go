@@ -46,6 +46,41 @@ func gradients(c gpt.Config) func(in []*graph.Node) []*graph.Node {
 	}
 }
 
+// argsOf returns random arguments of gradients.
+func argsOf(c gpt.Config, random *rand.Rand, batch int) []*tensors.Tensor {
+	w, _ := randomModel(c, random)
+	tokens := func() *tensors.Tensor { return tensors.FromValue(randomTokens(random, batch, c.Seq, c.Vocab)) }
+	return append(w, tokens(), tokens(), tensors.FromScalar(uint32(7)))
+}
+
+// asWritten returns the gradients and the loss on the backend that runs operations as written.
+func asWritten(c gpt.Config, args []*tensors.Tensor) []*tensors.Tensor {
+	return must(devicetest.CallOn(devicetest.WithBarriers(), gradients(c), args...))
+}
+
+// onXLA returns them on a device, and XLA's temporary memory.
+func onXLA(c gpt.Config, args []*tensors.Tensor) (results []*tensors.Tensor, temporary int64) {
+	mesh := must(devicetest.One().Mesh(xla.Axis("data", 1)))
+	p := must(xla.Compile(mesh, gradients(c), xla.In(xla.Replicated()).Gives(xla.Replicated())))
+	defer p.Close()
+	var in []any
+	for _, x := range args {
+		in = append(in, must(x.LocalClone()))
+	}
+	for _, o := range must(p.Call(in...)) {
+		results = append(results, must(o.Shards()[0].LocalClone()))
+	}
+	return results, must(p.Memory()).Temporary
+}
+
+// flat returns the elements of all tensors.
+func flat(of []*tensors.Tensor) (all []float32) {
+	for _, x := range of {
+		all = append(all, tensors.MustCopyFlatData[float32](x)...)
+	}
+	return all
+}
+
 // Recomputation gives the same values, so for any plan, loss and gradients are the same bits on the backend that runs
 // operations as written.
 func TestRecomputeGradients(t *testing.T) {
@@ -57,19 +92,11 @@ func TestRecomputeGradients(t *testing.T) {
 			Matmul: precision.Matmul{Operands: precision.E4M3, Gradients: precision.E5M2}},
 	} {
 		random := rand.New(rand.NewPCG(31, 32)) // each case has its own, or its weights would be of the map's order
-		w, _ := randomModel(c, random)
-		args := append(w, tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
-			tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)), tensors.FromScalar(uint32(7)))
+		args := argsOf(c, random, 2)
 		run := func(policy recompute.Policy) (bits []uint32) {
 			c.Recompute = policy
-			out, err := devicetest.CallOn(devicetest.WithBarriers(), gradients(c), args...)
-			if err != nil {
-				t.Fatalf("%s, %s: %v", name, policy, err)
-			}
-			for _, o := range out {
-				for _, v := range tensors.MustCopyFlatData[float32](o) {
-					bits = append(bits, math.Float32bits(v))
-				}
+			for _, v := range flat(asWritten(c, args)) {
+				bits = append(bits, math.Float32bits(v))
 			}
 			return bits
 		}
@@ -173,24 +200,10 @@ func TestRecomputeOnXLA(t *testing.T) {
 }
 
 func testRecomputeOnXLA(t *testing.T, c gpt.Config, tried []recompute.Policy) {
-	mesh := must(devicetest.Open(t, 1).Mesh(xla.Axis("data", 1)))
-	random := rand.New(rand.NewPCG(35, 36))
-	w, _ := randomModel(c, random)
-	var args []any
-	for _, v := range w {
-		args = append(args, v)
-	}
-	args = append(args, randomTokens(random, 8, c.Seq, c.Vocab), randomTokens(random, 8, c.Seq, c.Vocab), uint32(7))
-	run := func(policy recompute.Policy) (results [][]float32, temporary int64) {
+	args := argsOf(c, rand.New(rand.NewPCG(35, 36)), 8)
+	run := func(policy recompute.Policy) ([]*tensors.Tensor, int64) {
 		c.Recompute = policy
-		p := must(xla.Compile(mesh, gradients(c), xla.In(xla.Replicated()).Gives(xla.Replicated())))
-		defer p.Close()
-		out := must(p.Call(args...))
-		for _, o := range out {
-			results = append(results, tensors.MustCopyFlatData[float32](o.Shards()[0]))
-		}
-		m := must(p.Memory())
-		return results, m.Temporary
+		return onXLA(c, args)
 	}
 	want, most := run(recompute.None)
 	for _, policy := range tried {
@@ -200,9 +213,9 @@ func testRecomputeOnXLA(t *testing.T, c gpt.Config, tried []recompute.Policy) {
 		}
 		most = temporary
 		for k := range want {
-			off, largest := 0.0, 0.0
-			for i, v := range want[k] {
-				off, largest = max(off, math.Abs(float64(got[k][i]-v))), max(largest, math.Abs(float64(v)))
+			off, largest, is := 0.0, 0.0, flat(got[k:k+1])
+			for i, v := range flat(want[k : k+1]) {
+				off, largest = max(off, math.Abs(float64(is[i]-v))), max(largest, math.Abs(float64(v)))
 			}
 			if !(off <= 16*largest*0x1p-23) {
 				t.Errorf("%q: result %d has an error of %g, its largest element is %g", policy, k, off, largest)
@@ -223,21 +236,12 @@ func TestCompress(t *testing.T) {
 		"sparse alone": {Layers: 1, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Activation: gpt.ReLU, CompressReLU: "csr:1"},
 	} {
 		random := rand.New(rand.NewPCG(41, 42)) // each case has its own, or its weights would be of the map's order
-		w, _ := randomModel(c, random)
-		args := append(w, tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)),
-			tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)), tensors.FromScalar(uint32(7)))
-		run := func(c gpt.Config) (all []float32) {
+		args := argsOf(c, random, 2)
+		run := func(c gpt.Config) []float32 {
 			if err := c.Validate(); err != nil {
 				t.Fatal(err)
 			}
-			out, err := devicetest.CallOn(devicetest.WithBarriers(), gradients(c), args...)
-			if err != nil {
-				t.Fatalf("%s, %q, %q, %q: %v", name, c.Compress, c.CompressReLU, c.Recompute, err)
-			}
-			for _, o := range out {
-				all = append(all, tensors.MustCopyFlatData[float32](o)...)
-			}
-			return all
+			return flat(asWritten(c, args))
 		}
 		plain := c
 		plain.CompressReLU = ""
@@ -283,17 +287,11 @@ func mostOff(c gpt.Config, codec string) float64 {
 
 // CompressReLU is for the output of a ReLU only.
 func TestCompressReLU(t *testing.T) {
-	random := rand.New(rand.NewPCG(43, 44))
 	c := gpt.Config{Layers: 1, Width: 8, Heads: 2, Seq: 4, Vocab: 7, Activation: gpt.ReLU}
-	w, _ := randomModel(c, random)
-	tokens := func() *tensors.Tensor { return tensors.FromValue(randomTokens(random, 2, c.Seq, c.Vocab)) }
-	args := append(w, tokens(), tokens(), tensors.FromScalar(uint32(7)))
-	run := func(codec string) []*tensors.Tensor {
-		c.CompressReLU = codec
-		out := must(devicetest.CallOn(devicetest.WithBarriers(), gradients(c), args...))
-		return out
-	}
-	plain, lossy := run(""), run("e5m2")
+	args := argsOf(c, rand.New(rand.NewPCG(43, 44)), 2)
+	plain := asWritten(c, args)
+	c.CompressReLU = "e5m2"
+	lossy := asWritten(c, args)
 	for i, s := range c.Params() {
 		same := slices.Equal(tensors.MustCopyFlatData[float32](plain[i]), tensors.MustCopyFlatData[float32](lossy[i]))
 		if want := s.Name != "h0.down.w"; same != want {
@@ -304,29 +302,13 @@ func TestCompressReLU(t *testing.T) {
 
 // XLA saves what the codecs say: a bit per element of a ReLU's input, and a byte per element of a matmul's.
 func TestCompressSaves(t *testing.T) {
-	mesh := must(devicetest.One().Mesh(xla.Axis("data", 1)))
 	c := gpt.Config{Layers: 1, Width: 32, Heads: 2, Seq: 32, Vocab: 16, Activation: gpt.ReLU}
 	const batch = 32
+	args := argsOf(c, rand.New(rand.NewPCG(45, 46)), batch)
 	temporary := func(codec string) int64 {
 		c.Compress = codec
-		tree := c.Params()
-		p := must(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
-			n := len(tree)
-			loss := c.Loss(tree.Nodes(in[:n]), in[n], in[n+1])
-			return append(graph.Gradient(loss, in[:n]...), loss)
-		}, xla.In(xla.Replicated()).Gives(xla.Replicated())))
-		defer p.Close()
-		in := must(c.Init())
-		args := []any{}
-		for _, w := range in {
-			args = append(args, w)
-		}
-		tokens := tensors.FromFlatDataAndDimensions(make([]int32, batch*c.Seq), batch, c.Seq)
-		if _, err := p.Call(append(args, tokens, tokens)...); err != nil {
-			t.Fatal(err)
-		}
-		m := must(p.Memory())
-		return m.Temporary
+		_, bytes := onXLA(c, args)
+		return bytes
 	}
 	inner := int64(4 * batch * c.Seq * 4 * c.Width) // a float32 for each feature inside the MLP
 	plain, mask, bytes := temporary(""), temporary("dense"), temporary("int8")
