@@ -85,8 +85,8 @@ func checkSegments(layers int, segments []int) {
 	rest := layers
 	for i, n := range segments {
 		if n < 1 || n > rest {
-			panic(fmt.Errorf("recompute: segment %d has %d layers, with %d layers left: give each at least 1 and %d in "+
-				"all", i, n, rest, layers))
+			panic(fmt.Errorf("recompute: segment %d has %d layers, with %d layers left: give each at least 1 and %d "+
+				"in all", i, n, rest, layers))
 		}
 		rest -= n
 	}
