@@ -46,8 +46,8 @@ func (p problem) options() flash.Options {
 	return flash.Options{Mask: flash.Mask{Causal: p.causal, Window: p.window}, Implementation: p.engine}
 }
 
-// fill draws the inputs.
-func (p *problem) fill() {
+// filled returns the problem with random inputs.
+func (p problem) filled() problem {
 	r := rand.New(rand.NewPCG(uint64(p.tokens), uint64(p.h)))
 	normal := func(n int) []float64 {
 		x := make([]float64, n)
@@ -60,6 +60,7 @@ func (p *problem) fill() {
 	}
 	p.q, p.dout = normal(p.b*p.tokens*p.h*p.d), normal(p.b*p.tokens*p.h*p.d)
 	p.key, p.value = normal(p.b*p.tokens*p.k*p.d), normal(p.b*p.tokens*p.k*p.d)
+	return p
 }
 
 // args are q, k, v and dout, of all tokens.
@@ -134,39 +135,6 @@ func (p problem) exact() result {
 			add(r[2], dk, p.k, g)
 			add(r[3], dv, p.k, g)
 		}
-	}
-	return r
-}
-
-// naive is the result of float32 attention with all scores, on a backend that is not XLA.
-func (p problem) naive(t testing.TB) result {
-	t.Helper()
-	p.dtype = dtypes.Float32
-	args := p.args()
-	out := must(devicetest.CallOn(devicetest.PureGo(), func(in nodes) nodes {
-		g := in[0].Graph()
-		q := graph.Reshape(in[0], p.b, p.tokens, p.k, p.h/p.k, p.d)
-		scores := graph.MulScalar(graph.Einsum("btkgd,bskd->bkgts", q, in[1]), 1/math.Sqrt(float64(p.d)))
-		far := graph.Sub(graph.Iota(g, shapes.Make(dtypes.Int32, p.tokens, p.tokens), 0),
-			graph.Iota(g, shapes.Make(dtypes.Int32, p.tokens, p.tokens), 1))
-		seen := graph.Equal(far, far)
-		if p.causal {
-			seen = graph.LogicalAnd(seen, graph.GreaterOrEqual(far, graph.ZerosLike(far)))
-		}
-		if p.window > 0 {
-			seen = graph.LogicalAnd(seen, graph.LessThan(graph.Abs(far),
-				graph.AddScalar(graph.ZerosLike(far), p.window)))
-		}
-		seen = graph.BroadcastToDims(graph.InsertAxes(seen, 0, 0, 0), scores.Shape().Dimensions...)
-		scores = graph.Where(seen, scores, graph.BroadcastToDims(graph.Const(g, float32(-1e30)),
-			scores.Shape().Dimensions...))
-		out := graph.Reshape(graph.Einsum("bkgts,bskd->btkgd", graph.Softmax(scores, -1), in[2]), p.b, p.tokens, p.h,
-			p.d)
-		return append(nodes{out}, graph.Gradient(graph.ReduceAllSum(graph.Mul(out, in[3])), in[:3]...)...)
-	}, args...))
-	var r result
-	for i, x := range out {
-		r[i] = wide(x)
 	}
 	return r
 }
