@@ -48,25 +48,13 @@ type (
 // call runs a graph function and returns the outputs' elements as float64.
 func call(t *testing.T, backend compute.Backend, f func(nodes) nodes, in ...any) [][]float64 {
 	t.Helper()
-	exec := must(graph.NewExec(backend, func(in nodes) nodes {
-		out := f(in)
-		for i := range out {
-			out[i] = graph.ConvertDType(out[i], dtypes.Float64)
-		}
-		return out
-	}))
-	defer exec.Finalize()
-	own := make([]any, len(in)) // GoMLX keeps a tensor to the backend that saw it first
+	args := make([]*tensors.Tensor, len(in))
 	for i, x := range in {
-		own[i] = x
-		if x, ok := x.(*tensors.Tensor); ok {
-			own[i] = must(x.LocalClone())
-		}
+		args[i] = must(tensors.FromAnyValue(x))
 	}
-	out := must(exec.Call(own...))
-	flat := make([][]float64, len(out))
-	for i := range out {
-		flat[i] = tensors.MustCopyFlatData[float64](out[i])
+	var flat [][]float64
+	for _, out := range run(t, backend, "call", f, args...) {
+		flat = append(flat, values(out))
 	}
 	return flat
 }

@@ -22,7 +22,7 @@ import (
 // Recomputation under Checkpoint, with its communication, does not change the gradients.
 func TestCheckpoint(t *testing.T) {
 	const n = 3
-	mesh := meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n))
+	mesh := must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
 	r := rand.New(rand.NewPCG(9, 1))
 	args := []any{random(r, 1, n, 2, 3, 4).tensor(), random(r, 1, n, 4, 2).tensor(), random(r, 1, n, 2, 4).tensor(),
 		random(r, 1, n, 4).tensor()}
@@ -59,7 +59,7 @@ func TestCheckpoint(t *testing.T) {
 
 // A group along an axis of one device, and one with no axis, add nothing to the graph.
 func TestAlone(t *testing.T) {
-	mesh := meshOf(t, devicetest.Open(t, 1), xla.Axis("tensor", 1))
+	mesh := must(devicetest.Open(t, 1).Mesh(xla.Axis("tensor", 1)))
 	groups := []tensor.Group{{}, {Axis: "tensor"}, {Axis: "tensor", Sequence: true, Overlap: true}}
 	p := onRanks(t, mesh, 0, 2, func(in []*graph.Node) []*graph.Node {
 		for _, group := range groups {
@@ -84,7 +84,7 @@ func TestAlone(t *testing.T) {
 }
 
 func TestErrors(t *testing.T) {
-	mesh := meshOf(t, devicetest.Open(t, 2), xla.Axis("tensor", 2))
+	mesh := must(devicetest.Open(t, 2).Mesh(xla.Axis("tensor", 2)))
 	group := tensor.Group{Axis: "tensor"}
 	ring := tensor.Group{Axis: "tensor", Sequence: true, Overlap: true}
 	cut := &params.Cut{Index: [][]int{{0, 1}, {0, 2}}}
@@ -123,7 +123,7 @@ func TestErrors(t *testing.T) {
 func TestSumCopies(t *testing.T) {
 	const n = 4
 	group := tensor.Group{Axis: "tensor"}
-	mesh := meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n))
+	mesh := must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
 	r := rand.New(rand.NewPCG(7, 8))
 	var cuts []*params.Cut
 	var args []any
@@ -196,7 +196,7 @@ func TestSumCopies(t *testing.T) {
 // Only the columns that several ranks have are communicated.
 func TestCopiesTraffic(t *testing.T) {
 	const n, width, heads, wide = 4, 3, 4, 2
-	mesh := meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n))
+	mesh := must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
 	for _, c := range []struct {
 		keys int
 		want string
@@ -215,7 +215,7 @@ func TestCopiesTraffic(t *testing.T) {
 		if err := p.Prepare(zeros(n, width, cut.Length())); err != nil {
 			t.Fatal(err)
 		}
-		if got := report(t, p); got != c.want {
+		if got := fmt.Sprint(must(p.Collectives())); got != c.want {
 			t.Errorf("%d key heads: %s, want %s", c.keys, got, c.want)
 		}
 	}
@@ -259,7 +259,7 @@ func TestCrossEntropy(t *testing.T) {
 		if group.Alone() {
 			ranks = 1
 		}
-		p := onRanks(t, meshOf(t, backend, xla.Axis("tensor", ranks)), 1, 2, func(in []*graph.Node) []*graph.Node {
+		p := onRanks(t, must(backend.Mesh(xla.Axis("tensor", ranks))), 1, 2, func(in []*graph.Node) []*graph.Node {
 			loss := group.CrossEntropy(in[0], in[1], vocab)
 			weights := graph.AddScalar(graph.IotaFull(in[0].Graph(), loss.Shape()), 1) // (B,T)
 			return append(graph.Gradient(graph.ReduceAllSum(graph.Mul(loss, weights)), in[0]), loss)
@@ -303,7 +303,7 @@ func TestEmbed(t *testing.T) {
 	tokens := []uint8{0, 6, 3, 2, 5, 1, 4, 6, 3, 0, 200, 9}
 	cut := must(params.EvenCut(0, vocab, n, true))
 	group := tensor.Group{Axis: "tensor"}
-	p := onRanks(t, meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n)), 1, 2,
+	p := onRanks(t, must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n))), 1, 2,
 		func(in []*graph.Node) []*graph.Node {
 			half := group.Embed(graph.ConvertDType(in[0], dtypes.BFloat16), in[1])
 			if half.DType() != dtypes.BFloat16 {
@@ -342,7 +342,7 @@ func zeros(dims ...int) *tensors.Tensor {
 func TestTraffic(t *testing.T) {
 	const n, batch, tokens, width, hidden = 4, 2, 8, 4, 12
 	const full = batch * tokens * width * 4 // bytes
-	mesh := meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n))
+	mesh := must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
 	for _, w := range variants {
 		for passes := 1; passes <= 2; passes++ {
 			length := tokens
@@ -393,7 +393,7 @@ func pair(t tensor.Group, x, a, b *graph.Node) *graph.Node {
 // position, and the gradient of x.
 func TestNoDeviceHasAllLogits(t *testing.T) {
 	const n, batch, tokens, width, vocab = 8, 2, 32, 4, 4093
-	mesh := meshOf(t, devicetest.Open(t, n), xla.Axis("tensor", n))
+	mesh := must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
 	group := tensor.Group{Axis: "tensor"}
 	p := onRanks(t, mesh, 1, 3, func(in []*graph.Node) []*graph.Node {
 		logits := group.Columns(in[0], []*graph.Node{in[1]}, dot)[0]
@@ -411,7 +411,7 @@ func TestNoDeviceHasAllLogits(t *testing.T) {
 	t.Logf("%d bytes of temporary memory; all logits have %d", memory.Temporary, 4*batch*tokens*vocab)
 	want := xla.Report{{Kind: xla.AllReduce, Count: 3, Bytes: 4 * batch * tokens * (3 + width)},
 		{Kind: xla.AllToAll, Count: 1, Bytes: 4 * n}}
-	if got := report(t, p); got != fmt.Sprint(want) {
+	if got := fmt.Sprint(must(p.Collectives())); got != fmt.Sprint(want) {
 		t.Errorf("%s, want %v", got, want)
 	}
 }

@@ -1,7 +1,6 @@
 package tensor_test
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -132,12 +131,6 @@ func call(t *testing.T, p *xla.Program, args ...any) [][]float32 {
 	return values
 }
 
-func meshOf(t *testing.T, backend *xla.Backend, axes ...xla.MeshAxis) *xla.Mesh {
-	t.Helper()
-	mesh := must(backend.Mesh(axes...))
-	return mesh
-}
-
 // distance is the largest difference of two lists relative to scale, the largest value of the array, since the rounding
 // of a sum does not depend on how small its result is.
 func distance(t *testing.T, what string, got []float32, want []float64, scale float64) float64 {
@@ -166,12 +159,6 @@ func largest(values []float64) float64 {
 }
 
 func dot(x, w *graph.Node) *graph.Node { return graph.DotGeneral(x, []int{-1}, nil, w, []int{0}, nil) }
-
-func report(t *testing.T, p *xla.Program) string {
-	t.Helper()
-	r := must(p.Collectives())
-	return fmt.Sprint(r)
-}
 
 // must returns x, and panics with an error.
 func must[T any](x T, err error) T {

@@ -170,7 +170,7 @@ func TestEqualsOneDevice(t *testing.T) {
 				if s.ranks == 2 { // among other axes
 					axes = []xla.MeshAxis{xla.Axis("data", 2), axes[0]}
 				}
-				p := onRanks(t, meshOf(t, backend, axes...), 2, len(tree)+2, lossAndGradients(w.group, s.dtype))
+				p := onRanks(t, must(backend.Mesh(axes...)), 2, len(tree)+2, lossAndGradients(w.group, s.dtype))
 				var args []any
 				for i, a := range full {
 					args = append(args, a.stacked(cuts[i], s.ranks))
@@ -193,7 +193,7 @@ func TestEqualsOneDevice(t *testing.T) {
 						}
 					}
 				}
-				t.Logf("at most 2^%.1f of the largest values; %s", math.Log2(worst), report(t, p))
+				t.Logf("at most 2^%.1f of the largest values; %s", math.Log2(worst), fmt.Sprint(must(p.Collectives())))
 			})
 		}
 	}

@@ -5,6 +5,7 @@ import (
 	"log"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/shardbook/shardbook/lib/flash/online"
@@ -60,13 +61,6 @@ func TestForward(t *testing.T) {
 }
 
 func testForward[F online.Float](t *testing.T, h online.Head[F], queries, keys int) {
-	must := func(f online.Forward[F], err error) online.Forward[F] {
-		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return f
-	}
 	out, lse := online.Reference(wide(h.Q), wide(h.K), wide(h.V), h.D, h.E, float64(h.Scale), visible(h, queries, keys))
 	three := must(online.ThreeStep(h))
 	same(t, "three steps", three.Out, narrow[F](out), 1)
@@ -157,26 +151,15 @@ func TestBadHeads(t *testing.T) {
 func fails(t *testing.T, h online.Head[float32], tiles online.Tiles, f online.Forward[float32], dout []float32,
 	want int) {
 	t.Helper()
-	var got int
-	count := func(err error) {
-		if err != nil {
-			got++
-		}
-	}
-	_, err := online.ThreeStep(h)
-	count(err)
-	_, err = online.OneLoop(h)
-	count(err)
-	_, err = online.DivideOnce(h)
-	count(err)
-	_, err = online.KeysOuter(h, tiles)
-	count(err)
-	_, err = online.QueriesOuter(h, tiles)
-	count(err)
-	_, err = online.ThreeStepGradients(h, f, dout)
-	count(err)
-	_, err = online.TiledGradients(h, f, dout, tiles)
-	count(err)
+	var errs [7]error
+	_, errs[0] = online.ThreeStep(h)
+	_, errs[1] = online.OneLoop(h)
+	_, errs[2] = online.DivideOnce(h)
+	_, errs[3] = online.KeysOuter(h, tiles)
+	_, errs[4] = online.QueriesOuter(h, tiles)
+	_, errs[5] = online.ThreeStepGradients(h, f, dout)
+	_, errs[6] = online.TiledGradients(h, f, dout, tiles)
+	got := len(slices.DeleteFunc(errs[:], func(err error) bool { return err == nil }))
 	if got != want {
 		t.Errorf("%d functions fail for %+v with %+v, want %d", got, h, tiles, want)
 	}
@@ -287,11 +270,8 @@ func TestTraffic(t *testing.T) { heads(t, testTraffic[float64]) }
 
 func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys int) {
 	n, s, d, e := int64(queries), int64(keys), int64(h.D), int64(h.E)
-	check := func(what string, got online.Traffic, err error, loads, stores int64) {
+	check := func(what string, got online.Traffic, loads, stores int64) {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
 		if got.Loads != loads || got.Stores != stores {
 			t.Errorf("%s: %d loads and %d stores, want %d and %d", what, got.Loads, got.Stores, loads, stores)
 		}
@@ -300,15 +280,15 @@ func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 
 	// Dao et al. 2022, algorithm 0: line 1 reads Q and K and writes S, line 2 reads S and writes P, line 3 reads P and
 	// V and writes O.
-	three, err := online.ThreeStep(h)
-	check("three steps", three.Traffic, err, n*d+s*d+2*n*s+s*e, 2*n*s+n*e)
+	three := must(online.ThreeStep(h))
+	check("three steps", three.Traffic, n*d+s*d+2*n*s+s*e, 2*n*s+n*e)
 	if want := max(n*d+s*d+n*s, n*s+s*e+n*e); three.Traffic.Fast != want { // of the two matmuls
 		t.Errorf("three steps need %d of fast memory, want %d", three.Traffic.Fast, want)
 	}
 	// Algorithm 3: line 1 reads P and dO and writes dV, line 2 reads dO and V and writes dP, line 3 reads P and dP and
 	// writes dS, line 4 reads dS and K and writes dQ, line 5 reads dS and Q and writes dK.
-	g, err := online.ThreeStepGradients(h, three, dout)
-	check("its gradients", g.Traffic, err, n*s+n*e+n*e+s*e+2*n*s+n*s+s*d+n*s+n*d, s*e+2*n*s+n*d+s*d)
+	g := must(online.ThreeStepGradients(h, three, dout))
+	check("its gradients", g.Traffic, n*s+n*e+n*e+s*e+2*n*s+n*s+s*d+n*s+n*d, s*e+2*n*s+n*d+s*d)
 
 	// The keys that each query sees.
 	sees := visible(h, queries, keys)
@@ -320,10 +300,10 @@ func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 			}
 		}
 	}
-	one, err := online.OneLoop(h)
-	check("one loop", one.Traffic, err, n*d+pairs*(d+e), n*(e+1))
-	once, err := online.DivideOnce(h)
-	check("divided once", once.Traffic, err, n*d+pairs*(d+e), n*(e+1))
+	one := must(online.OneLoop(h))
+	check("one loop", one.Traffic, n*d+pairs*(d+e), n*(e+1))
+	once := must(online.DivideOnce(h))
+	check("divided once", once.Traffic, n*d+pairs*(d+e), n*(e+1))
 
 	for _, tiles := range tilings {
 		// The rows of all pairs of tiles in which a query sees a key.
@@ -347,15 +327,15 @@ func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 		}
 		// Dao et al. 2022, algorithm 1: line 2 writes O, l and m; line 6 reads K and V; line 8 reads Q, O, l and m,
 		// lines 12 and 13 write O, l and m, for each pair. Here l and m are read and LSE is written at the end.
-		byKeys, err := online.KeysOuter(h, tiles)
-		check("keys outer", byKeys.Traffic, err, s*(d+e)+pairQueries*(d+e+2)+2*n, n*(e+2)+pairQueries*(e+2)+n)
+		byKeys := must(online.KeysOuter(h, tiles))
+		check("keys outer", byKeys.Traffic, s*(d+e)+pairQueries*(d+e+2)+2*n, n*(e+2)+pairQueries*(e+2)+n)
 		// Dao 2023, algorithm 1: line 4 reads Q, line 7 reads K and V for each pair, lines 14 and 15 write O and L.
-		byQueries, err := online.QueriesOuter(h, tiles)
-		check("queries outer", byQueries.Traffic, err, n*d+pairKeys*(d+e), n*(e+1))
+		byQueries := must(online.QueriesOuter(h, tiles))
+		check("queries outer", byQueries.Traffic, n*d+pairKeys*(d+e), n*(e+1))
 		// Dao 2023, algorithm 2: dQ is written; dO and O are read and D is written; K and V are read; Q, dO, dQ, L and
 		// D are read (in the paper also O, which is not used) and dQ is written, for each pair; dK and dV are written.
-		g, err := online.TiledGradients(h, byQueries, dout, tiles)
-		check("gradients in tiles", g.Traffic, err, 2*n*e+s*(d+e)+pairQueries*(2*d+e+2), n*d+n+pairQueries*d+s*(d+e))
+		g := must(online.TiledGradients(h, byQueries, dout, tiles))
+		check("gradients in tiles", g.Traffic, 2*n*e+s*(d+e)+pairQueries*(2*d+e+2), n*d+n+pairQueries*d+s*(d+e))
 	}
 }
 
@@ -367,50 +347,36 @@ func TestTiles(t *testing.T) {
 			h := online.Head[float32]{Q: make([]float32, n*d), K: make([]float32, n*d), V: make([]float32, n*e), D: d,
 				E: e}
 			f := must(online.OneLoop(h))
+			byKeys := func(t online.Tiles) online.Tiles {
+				return online.Tiles{Queries: min(t.Keys+1, d), Keys: t.Keys + 1}
+			}
+			byQueries := func(t online.Tiles) online.Tiles {
+				return online.Tiles{Queries: t.Queries + 1, Keys: min(t.Queries+1, d)}
+			}
 			for _, fast := range []int{1, 7, 12, 31, 64, 100, 333} {
 				for _, c := range []struct {
 					tiles func(fast, d, e int) (online.Tiles, error)
 					more  func(online.Tiles) online.Tiles
-					used  func(online.Tiles) (online.Traffic, error)
+					used  func(online.Tiles) online.Traffic
 				}{
-					{online.TilesKeysOuter,
-						func(t online.Tiles) online.Tiles {
-							return online.Tiles{Queries: min(t.Keys+1, d),
-								Keys: t.Keys + 1}
-						},
-						func(t online.Tiles) (online.Traffic, error) {
-							f, err := online.KeysOuter(h, t)
-							return f.Traffic, err
-						}},
-					{online.TilesQueriesOuter,
-						func(t online.Tiles) online.Tiles {
-							return online.Tiles{Queries: t.Queries + 1, Keys: min(t.Queries+1, d)}
-						},
-						func(t online.Tiles) (online.Traffic, error) {
-							f, err := online.QueriesOuter(h, t)
-							return f.Traffic, err
-						}},
-					{online.TilesBackward,
-						func(t online.Tiles) online.Tiles {
-							return online.Tiles{Queries: min(t.Keys+1, d),
-								Keys: t.Keys + 1}
-						},
-						func(t online.Tiles) (online.Traffic, error) {
-							g, err := online.TiledGradients(h, f, make([]float32, n*e), t)
-							return g.Traffic, err
-						}},
+					{online.TilesKeysOuter, byKeys, func(t online.Tiles) online.Traffic {
+						return must(online.KeysOuter(h, t)).Traffic
+					}},
+					{online.TilesQueriesOuter, byQueries, func(t online.Tiles) online.Traffic {
+						return must(online.QueriesOuter(h, t)).Traffic
+					}},
+					{online.TilesBackward, byKeys, func(t online.Tiles) online.Traffic {
+						return must(online.TiledGradients(h, f, make([]float32, n*e), t)).Traffic
+					}},
 				} {
 					tiles, fitErr := c.tiles(fast, d, e)
-					if fitErr == nil {
-						if used, err := c.used(tiles); err != nil || used.Fast > int64(fast) {
-							t.Errorf("%+v use %d of %d, %v", tiles, used.Fast, fast, err)
-						}
+					if fitErr == nil && c.used(tiles).Fast > int64(fast) {
+						t.Errorf("%+v use %d of %d", tiles, c.used(tiles).Fast, fast)
 					}
-					if more := c.more(tiles); max(more.Queries, more.Keys) <= n {
-						if used, err := c.used(more); err != nil || used.Fast <= int64(fast) {
-							t.Errorf("d = %d, e = %d: %+v (%v), but %+v use only %d of %d, %v", d, e, tiles, fitErr,
-								more, used.Fast, fast, err)
-						}
+					more := c.more(tiles)
+					if max(more.Queries, more.Keys) <= n && c.used(more).Fast <= int64(fast) {
+						t.Errorf("d = %d, e = %d: %+v (%v), but %+v use only %d of %d", d, e, tiles, fitErr, more,
+							c.used(more).Fast, fast)
 					}
 				}
 			}
