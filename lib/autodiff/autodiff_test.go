@@ -1,13 +1,17 @@
 package autodiff_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
+	"os"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -15,6 +19,26 @@ import (
 	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/xla"
 )
+
+// XLA writes down what it makes of programs whose name begins with "split", in the working directory: a folder that is
+// gone at the end.
+func TestMain(m *testing.M) {
+	os.Exit(func() int {
+		dir, err := os.MkdirTemp("", "autodiff")
+		if err == nil {
+			defer os.RemoveAll(dir)
+			err = os.Chdir(dir)
+		}
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		os.Setenv("XLA_FLAGS",
+			os.Getenv("XLA_FLAGS")+" --xla_dump_to=. --xla_dump_hlo_as_text --xla_dump_hlo_module_re=split.*")
+		devicetest.CompileQuickly()
+		return m.Run()
+	}())
+}
 
 type (
 	node  = graph.Node
@@ -24,33 +48,13 @@ type (
 // call runs a graph function and returns the outputs' elements as float64.
 func call(t *testing.T, backend compute.Backend, f func(nodes) nodes, in ...any) [][]float64 {
 	t.Helper()
-	exec, err := graph.NewExec(backend, func(in nodes) nodes {
-		out := f(in)
-		for i := range out {
-			out[i] = graph.ConvertDType(out[i], dtypes.Float64)
-		}
-		return out
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer exec.Finalize()
-	own := make([]any, len(in)) // GoMLX keeps a tensor to the backend that saw it first
+	args := make([]*tensors.Tensor, len(in))
 	for i, x := range in {
-		own[i] = x
-		if x, ok := x.(*tensors.Tensor); ok {
-			if own[i], err = x.LocalClone(); err != nil {
-				t.Fatal(err)
-			}
-		}
+		args[i] = must(tensors.FromAnyValue(x))
 	}
-	out, err := exec.Call(own...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	flat := make([][]float64, len(out))
-	for i := range out {
-		flat[i] = tensors.MustCopyFlatData[float64](out[i])
+	var flat [][]float64
+	for _, out := range run(t, backend, "call", f, args...) {
+		flat = append(flat, values(out))
 	}
 	return flat
 }
@@ -237,31 +241,19 @@ func TestGradientOfTheGradient(t *testing.T) {
 
 // On a mesh backward may have operations between the devices: here the gradients of both are summed.
 func TestMesh(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
 	all := xla.Shard(0, "data")
-	p, err := xla.Compile(mesh, func(x *node) *node {
+	p := must(xla.Compile(mesh, func(x *node) *node {
 		w := graph.Sin(x.Checkpoint())
 		shared := autodiff.Custom(nodes{w}, func(in nodes) nodes { return in }, func(_, _, v nodes) nodes {
 			return x.Graph().Distributed().Along("data").AllReduce(append(v, graph.Const(x.Graph(), int32(0))),
 				compute.ReduceOpSum)[:1]
 		})[0]
 		return graph.Gradient(graph.ReduceAllSum(graph.Mul(shared, graph.StopGradient(x))), x)[0]
-	}, xla.In(all).Gives(all))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(all).Gives(all)))
 	defer p.Close()
-	out, err := p.Call([]float32{1, 2})
-	if err != nil {
-		t.Fatal(err)
-	}
-	joined, err := out[0].Merge()
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(p.Call([]float32{1, 2}))
+	joined := must(out[0].Merge())
 	for i, got := range tensors.MustCopyFlatData[float32](joined) {
 		if want := (1 + 2) * math.Cos(float64(i+1)); math.Abs(float64(got)-want) > 1e-6 {
 			t.Errorf("gradient on device %d is %g, want %g", i, got, want)
@@ -272,10 +264,7 @@ func TestMesh(t *testing.T) {
 // The hub leaves nothing in the compiled program: the one with Custom needs no more memory than one with the same
 // gradient written by hand. Under Checkpoint it needs less than without, as GoMLX's own gradients do.
 func TestMemory(t *testing.T) {
-	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	mesh := must(devicetest.Open(t, 1).Mesh(xla.Axis("data", 1)))
 	const n, layers = 128, 6
 	x := random(5, n, n)
 	forward := func(in nodes) nodes { // keeps two more tensors of x's shape than a checkpoint does
@@ -292,18 +281,12 @@ func TestMemory(t *testing.T) {
 	}
 	temporary := func(step func(x, w *node) *node) int64 {
 		t.Helper()
-		p, err := xla.Compile(mesh, step, xla.In(xla.Replicated(), xla.Replicated()).Gives(xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		p := must(xla.Compile(mesh, step, xla.In(xla.Replicated(), xla.Replicated()).Gives(xla.Replicated())))
 		defer p.Close()
 		if err := p.Prepare(x, x); err != nil {
 			t.Fatal(err)
 		}
-		m, err := p.Memory()
-		if err != nil {
-			t.Fatal(err)
-		}
+		m := must(p.Memory())
 		return m.Temporary
 	}
 	one := func(x, w *node) *node {
@@ -347,16 +330,13 @@ func TestInputsWithoutGradient(t *testing.T) {
 		"stopped":    {func(_, floor *node) *node { return graph.StopGradient(floor) }, ""},
 		"on the way": {func(x, floor *node) *node { return graph.Mul(x, floor) }, ""},
 	} {
-		exec, err := graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
+		exec := must(graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
 			y := autodiff.Custom(nodes{in[0], c.input(in[0], graph.Floor(in[1]))},
 				func(in nodes) nodes { return nodes{graph.Mul(in[0], in[1])} },
 				func(in, _, v nodes) nodes { return nodes{graph.Mul(v[0], in[1]), graph.Mul(v[0], in[0])} })[0]
 			return graph.Gradient(y, in[0])
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = exec.Call(float32(2), float32(3.5))
+		}))
+		_, err := exec.Call(float32(2), float32(3.5))
 		if c.want == "" && err != nil || c.want != "" && (err == nil || !strings.Contains(err.Error(), c.want)) {
 			t.Errorf("%s: error %v, want %q", name, err, c.want)
 		}
@@ -382,13 +362,10 @@ func TestPanics(t *testing.T) {
 			gives(func(in nodes) nodes { return nodes{graph.ReduceAllSum(in[0])} })},
 		{"a gradient for input 1 of type Int32", 2, square, gives(func(in nodes) nodes { return in })},
 	} {
-		exec, err := graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
+		exec := must(graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
 			out := autodiff.Custom(in[:c.inputs], c.forward, c.backward)
 			return graph.Gradient(graph.ReduceAllSum(out[0]), in[0])
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		}))
 		if _, err := exec.Call([]float32{1, 2}, []int32{3}); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("error %v, want %q", err, c.want)
 		}
@@ -405,5 +382,61 @@ func TestOtherBarriers(t *testing.T) {
 	}, float32(2), float32(5))
 	if got[0][0] != 15 || got[1][0] != 2 {
 		t.Errorf("gradients are %v, want 15 and 2", got)
+	}
+}
+
+// numbers makes 0, 1, 2 in a graph, once for a key, and counts how often.
+func numbers(g *graph.Graph, key any, built *int) *graph.Node {
+	return autodiff.Once(g, key, func() *graph.Node {
+		*built++
+		return graph.Iota(g, shapes.Make(dtypes.Float32, 3), 0)
+	})
+}
+
+// TestOnce builds a node once in a graph for each key.
+func TestOnce(t *testing.T) {
+	type key struct{ n int }
+	built := 0
+	for graphs := 1; graphs <= 2; graphs++ {
+		g := graph.NewGraph(devicetest.PureGo(), "")
+		first := numbers(g, key{1}, &built)
+		if again := numbers(g, key{1}, &built); again != first {
+			t.Error("a second node for one key")
+		}
+		if other := numbers(g, key{2}, &built); other == first {
+			t.Error("one node for two keys")
+		}
+		if want := 2 * graphs; built != want {
+			t.Errorf("after %d graphs %d nodes are built, want %d", graphs, built, want)
+		}
+		g.Finalize()
+	}
+}
+
+// TestOnceInSplit has a Split's function ask for a node that is costly to make, in both passes and in the graph of the
+// first before it: it is built in each graph, is not among what the forward pass leaves, and the gradients are those of
+// one program.
+func TestOnceInSplit(t *testing.T) {
+	table := func(g *graph.Graph) *graph.Node {
+		return autodiff.Once(g, "table", func() *graph.Node {
+			n := graph.AddScalar(graph.Iota(g, shapes.Make(dtypes.Float32, 2, 2), 0), 1)
+			return graph.Dot(n, n).Product()
+		})
+	}
+	of := piece{fn: func(in nodes) nodes {
+		return nodes{graph.Tanh(graph.Dot(in[0], table(in[0].Graph())).Product())}
+	}, in: []*tensors.Tensor{tensors.FromValue([][]float32{{0.25, -0.5}, {1, 0.125}})},
+		v: []*tensors.Tensor{tensors.FromValue([][]float32{{1, 2}, {3, 4}})}}
+	on := devicetest.PureGo()
+	forward := run(t, on, "once_forward", func(in nodes) nodes {
+		table(in[0].Graph())
+		return of.forward(in)
+	}, of.in...)
+	if len(forward) != 2 { // the output, and the one product of the input
+		t.Fatalf("the forward pass returns %d values, want 2", len(forward))
+	}
+	got := run(t, on, "once_backward", of.backward, slices.Concat(of.in, forward[1:], of.v)...)
+	if want := of.inOne(t, on)[1]; !got[0].Equal(want) {
+		t.Errorf("the gradient is %v, want %v", got[0], want)
 	}
 }

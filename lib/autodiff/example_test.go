@@ -2,7 +2,6 @@ package autodiff_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
@@ -17,22 +16,16 @@ func ExampleCustom() {
 	softplus := func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{graph.Log(graph.OnePlus(graph.Exp(in[0])))}
 	}
-	exec, err := graph.NewExec(devicetest.PureGo(), func(x *graph.Node) []*graph.Node {
+	exec := must(graph.NewExec(devicetest.PureGo(), func(x *graph.Node) []*graph.Node {
 		stable := autodiff.Custom([]*graph.Node{x}, softplus, func(in, _, v []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.Mul(v[0], graph.Sub(graph.OnesLike(in[0]),
 				graph.Reciprocal(graph.OnePlus(graph.Exp(in[0])))))}
 		})[0]
 		derived := softplus([]*graph.Node{x})[0]
 		return []*graph.Node{graph.Gradient(derived, x)[0], graph.Gradient(stable, x)[0]}
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	defer exec.Finalize()
-	out, err := exec.Call(float32(100))
-	if err != nil {
-		log.Fatal(err)
-	}
+	out := must(exec.Call(float32(100)))
 	fmt.Println(out[0].Value(), out[1].Value())
 	// Output: NaN 1
 }
@@ -47,23 +40,17 @@ func ExampleSplit() {
 	}
 	x, w := tensors.FromValue([][]float32{{1, 2}}), tensors.FromValue([][]float32{{0}, {0}})
 
-	outputs, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	outputs := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		out, kept := layer.Forward(in)
 		return append(out, kept...)
-	}, x, w)
-	if err != nil {
-		log.Fatal(err)
-	}
+	}, x, w))
 	y, product := outputs[0], outputs[1]
 	fmt.Println("output", y.Value(), "saved", product.Value())
 
 	arriving := tensors.FromValue([][]float32{{10}})
-	gradients, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	gradients := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		return layer.Backward(in[:2], in[2:3], in[3:])
-	}, x, w, product, arriving)
-	if err != nil {
-		log.Fatal(err)
-	}
+	}, x, w, product, arriving))
 	fmt.Println("gradient", gradients[0].Value())
 	// Output:
 	// output [[0]] saved [[0]]

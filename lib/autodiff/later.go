@@ -59,13 +59,9 @@ func (p pass) withGradients(of []int, v []*graph.Node) backwardPass {
 			p.v[i] = graph.Identity(graph.StopGradient(x))
 		}
 	}
-	before := len(g.Nodes())
+	since := len(g.Nodes())
 	b := backwardPass{pass: p, grads: p.gradients(of, p.v)}
-	for _, n := range g.Nodes()[before:] {
-		if n.Function() == g.CurrentFunc() && !isOnce(n) {
-			b.made = append(b.made, n)
-		}
-	}
+	b.made = append(b.made, made(g, since)...)
 	return b
 }
 
@@ -98,58 +94,31 @@ func (s Split) rehearseLater(first int, in, saved, v []*graph.Node) choice {
 
 // neededByBoth chooses, of the values that the first gradients compute, those that the later ones would recompute.
 func (b backwardPass) neededByBoth(first, later []*graph.Node, has map[*graph.Node]bool) choice {
-	shared := map[*graph.Node]bool{}
-	var visit func(n *graph.Node)
-	visit = func(n *graph.Node) {
-		if shared[n] {
-			return
-		}
+	shared, multiplied := map[*graph.Node]bool{}, map[*graph.Node]bool{} // multiplied: in matmuls
+	walk(first, func(n *graph.Node) bool {
 		shared[n] = true
-		if has[n] {
-			return
-		}
-		for _, x := range n.Inputs() {
-			visit(x)
-		}
-	}
-	for _, n := range first {
-		visit(n)
-	}
-	multiplied := map[*graph.Node]bool{} // in matmuls for the first gradients
-	for n := range shared {
 		for _, x := range b.operands(n) {
 			multiplied[x] = true
 		}
-	}
-	all := b.candidates()
+		return !has[n]
+	})
 	c := choice{}
 	places := map[*graph.Node]int{}
-	for i, a := range all {
+	for i, a := range b.candidates() {
 		c.keys = append(c.keys, a.key)
 		op, _ := maker(a.node)
 		if shared[a.node] && !has[a.node] && (costly(op) || multiplied[a.node]) {
 			places[a.node] = i
 		}
 	}
-	seen := map[*graph.Node]bool{}
-	visit = func(n *graph.Node) {
-		if seen[n] || has[n] {
-			return
-		}
-		seen[n] = true
-		if at, ok := places[n]; ok {
+	walk(later, func(n *graph.Node) bool {
+		at, candidate := places[n]
+		if candidate {
 			c.saved = append(c.saved, at)
-			return
 		}
-		for _, x := range n.Inputs() {
-			visit(x)
-		}
-	}
-	for _, n := range later {
-		visit(n)
-	}
+		return !candidate && !has[n]
+	})
 	slices.Sort(c.saved)
-	c.saved = slices.Compact(c.saved)
 	return c
 }
 
@@ -169,30 +138,13 @@ func (p pass) operands(n *graph.Node) (all []*graph.Node) {
 
 // with returns the nodes, computed from the given values in the place of others.
 func (b backwardPass) with(others, values, nodes []*graph.Node) []*graph.Node {
-	if len(others) != len(values) {
-		panic(fmt.Errorf("autodiff: %d values for BackwardLater, want the %d that BackwardFirst returned", len(values),
-			len(others)))
-	}
-	now := map[*graph.Node]*graph.Node{}
-	for i, n := range others {
-		if values[i].Graph() != n.Graph() || !values[i].Shape().Equal(n.Shape()) {
-			panic(fmt.Errorf("autodiff: value %d for BackwardLater has shape %s, BackwardFirst returned %s: give them "+
-				"in that order, as nodes of this graph", i, values[i].Shape(), n.Shape()))
-		}
-		now[n] = values[i]
-	}
+	now := newValues(others, values, "forLater", "BackwardFirst")
 	for _, n := range b.made {
 		if now[n] == nil && copied(n) {
 			now[n] = recomputed(n, now)
 		}
 	}
-	out := slices.Clone(nodes)
-	for i, n := range nodes {
-		if now[n] != nil {
-			out[i] = now[n]
-		}
-	}
-	return out
+	return current(nodes, now)
 }
 
 // copied reports whether a node can be copied. A node that cannot is recomputed from the inputs, which is correct, if

@@ -1,9 +1,13 @@
 package autodiff
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
+	"hash/fnv"
+	"regexp"
 	"slices"
+	"strconv"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/distributed"
@@ -159,20 +163,23 @@ func (s Split) build(in []*graph.Node) pass {
 	for i, x := range in {
 		p.in[i] = graph.Identity(graph.StopGradient(x))
 	}
-	before := len(g.Nodes())
+	since := len(g.Nodes())
 	p.out = s.Fn(slices.Clone(p.in))
 	for i, y := range p.out {
 		if y == nil || y.Graph() != g {
 			panic(fmt.Errorf("autodiff: output %d of Split's function is nil or of another graph", i))
 		}
 	}
-	for _, n := range g.Nodes()[before:] {
-		if n.Function() == g.CurrentFunc() && !isOnce(n) {
-			p.made = append(p.made, n)
-		}
-	}
+	p.made = made(g, since)
 	p.last = g.LastNode()
 	return p
+}
+
+// made returns the nodes of a graph's current function from an index on, without those of [Once].
+func made(g *graph.Graph, since int) []*graph.Node {
+	return slices.DeleteFunc(slices.Clone(g.Nodes()[since:]), func(n *graph.Node) bool {
+		return n.Function() != g.CurrentFunc() || isOnce(n)
+	})
 }
 
 // gradients returns the gradients of the inputs for those of the outputs.
@@ -202,4 +209,219 @@ func (p pass) gradients(of []int, v []*graph.Node) []*graph.Node {
 		selected[i] = p.in[at]
 	}
 	return graph.Gradient(sum, selected...)
+}
+
+// costly reports whether the results of an operation are saved rather than recomputed. A barrier is a request to save
+// its operands.
+//
+// These operations must not be copied either: GoMLX copies an all-reduce or a barrier with one operand as that operand,
+// and a copied loop would still use the old values from outside.
+func costly(n *graph.Node) bool {
+	switch n.Type() {
+	case graph.NodeTypeDotGeneral, graph.NodeTypeConvGeneral, graph.NodeTypeFFT, graph.NodeTypeSort,
+		graph.NodeTypeCall, graph.NodeTypeWhile, graph.NodeTypeIf, graph.NodeTypeAllReduce,
+		graph.NodeTypeFusedDense, graph.NodeTypeFusedQuantizedDense, graph.NodeTypeFusedAttentionQKVProjection,
+		graph.NodeTypeFusedScaledDotProductAttention:
+		return true
+	}
+	return barrier(n)
+}
+
+func barrier(n *graph.Node) bool { return n.Type() == graph.NodeTypeOptimizationBarrier }
+
+// candidate is a value that may be saved. Its key says how it is computed from the inputs, so it is the same in each
+// graph that the function is built in. Values with equal keys are in the same order in all graphs.
+type candidate struct {
+	node *graph.Node
+	key  uint64
+}
+
+// choice says which of the candidates are saved.
+type choice struct {
+	keys  []uint64 // of all candidates
+	saved []int
+}
+
+// candidates returns the values that may be saved, in the order of their keys.
+func (p pass) candidates() []candidate {
+	keys := map[*graph.Node]uint64{}
+	for i, x := range p.in {
+		keys[x] = digest(fmt.Sprint("input ", i, x.Shape()))
+	}
+	for i, x := range p.v {
+		if x != nil {
+			keys[x] = digest(fmt.Sprint("gradient ", i, x.Shape()))
+		}
+	}
+	operand := map[*graph.Node]bool{}
+	for _, n := range p.made {
+		for _, x := range p.operands(n) {
+			operand[x] = true
+		}
+	}
+	dear := map[*graph.Node]bool{} // costly, or computed from something costly
+	var all []candidate
+	for _, n := range p.made {
+		op, _ := maker(n)
+		dear[n] = costly(n) && !barrier(n) ||
+			slices.ContainsFunc(n.Inputs(), func(x *graph.Node) bool { return dear[x] })
+		if (costly(op) && dear[op] || operand[n] && dear[n]) && n.NumOutputs() == 1 {
+			all = append(all, candidate{n, key(n, keys)})
+		}
+	}
+	slices.SortStableFunc(all, func(a, b candidate) int { return cmp.Compare(a.key, b.key) })
+	return all
+}
+
+// key returns a node's key, given those of the inputs, and adds the keys of all nodes between to keys.
+func key(n *graph.Node, keys map[*graph.Node]uint64) uint64 {
+	if known, ok := keys[n]; ok {
+		return known
+	}
+	text, in := how(n), n.Inputs()
+	if isOnce(n) { // its operands may differ from graph to graph
+		in = nil
+	}
+	for _, x := range in {
+		text += fmt.Sprintf(" %x", key(x, keys))
+	}
+	keys[n] = digest(text)
+	return keys[n]
+}
+
+// numbered are the parts of a node's text that differ from graph to graph: the numbers of nodes and of called
+// functions.
+var numbered = regexp.MustCompile(`#\d+|Call\([^,]*`)
+
+// how says how a node is computed, without its operands.
+func how(n *graph.Node) string { return numbered.ReplaceAllString(n.String(), "") }
+
+func digest(text string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(text))
+	return h.Sum64()
+}
+
+var splitIndex = regexp.MustCompile(`index=(\d+)`)
+
+// maker returns the operation that computed a value, and which of its outputs the value is.
+func maker(n *graph.Node) (op *graph.Node, output int) {
+	if n.Type() != graph.NodeTypeSplitNode {
+		return n, 0
+	}
+	found := splitIndex.FindStringSubmatch(n.String())
+	if found == nil {
+		panic(fmt.Errorf("autodiff: GoMLX describes an output as %q, without the index that v0.28.2 wrote: build "+
+			"with that version", n))
+	}
+	output, _ = strconv.Atoi(found[1])
+	return n.Inputs()[0], output
+}
+
+// neededBy chooses the candidates that the gradients need.
+func (p pass) neededBy(gradients []*graph.Node) choice {
+	all := p.candidates()
+	// indices by value, and by operation, whose gradient may use all its values
+	places := map[*graph.Node][]int{}
+	var c choice
+	for i, a := range all {
+		places[a.node] = []int{i}
+		if op, _ := maker(a.node); op != a.node {
+			places[op] = append(places[op], i)
+		}
+		c.keys = append(c.keys, a.key)
+	}
+	// Values that the gradient's loops use from outside are inputs of nodes inside.
+	g := p.in[0].Graph()
+	inside := slices.DeleteFunc(slices.Clone(g.Nodes()[p.last.Id()+1:]), func(n *graph.Node) bool {
+		return n.Function() == g.CurrentFunc()
+	})
+	walk(slices.Concat(gradients, inside), func(n *graph.Node) bool {
+		at, candidate := places[n]
+		c.saved = append(c.saved, at...)
+		return !candidate
+	})
+	slices.Sort(c.saved)
+	c.saved = slices.Compact(c.saved)
+	return c
+}
+
+// walk visits nodes, each once: the given ones and, where onward says so, the inputs of a visited one.
+func walk(from []*graph.Node, onward func(n *graph.Node) bool) {
+	seen := map[*graph.Node]bool{}
+	for todo := slices.Clone(from); len(todo) > 0; {
+		n := todo[len(todo)-1]
+		if todo = todo[:len(todo)-1]; seen[n] {
+			continue
+		}
+		if seen[n] = true; onward(n) {
+			todo = append(todo, n.Inputs()...)
+		}
+	}
+}
+
+// choose returns the nodes to save.
+func (p pass) choose(c choice) []*graph.Node {
+	all := p.candidates()
+	if !slices.EqualFunc(all, c.keys, func(a candidate, key uint64) bool { return a.key == key }) {
+		panic(errors.New("autodiff: Split's function builds a different graph each time: let it depend on nothing " +
+			"but its arguments and their shapes"))
+	}
+	saved := make([]*graph.Node, len(c.saved))
+	for i, at := range c.saved {
+		saved[i] = all[at].node
+	}
+	return saved
+}
+
+// replace gives nodes other values, and recomputes from these what the function computed from the nodes. It runs before
+// the gradient is built, which then uses the new values. GoMLX still sees the same nodes with their gradients; only the
+// backend's values in them change. Compilers drop what nothing uses then.
+func (p pass) replace(nodes, by []*graph.Node) {
+	now := newValues(nodes, by, "saved", "Forward")
+	for _, n := range p.made {
+		// A costly value that was not saved is not needed, or is hidden from us; then its old value is correct.
+		if now[n] == nil && !costly(n) {
+			now[n] = recomputed(n, now)
+		}
+		if now[n] != nil && n.NumOutputs() == 1 {
+			value := graph.InternalBackendOutputs(now[n])[0]
+			graph.InternalBackendOutputs(n)[0] = value
+			op, output := maker(n)
+			graph.InternalBackendOutputs(op)[output] = value
+		}
+	}
+}
+
+// newValues maps nodes to their new values, which a function returned before.
+func newValues(nodes, by []*graph.Node, what, function string) map[*graph.Node]*graph.Node {
+	if len(by) != len(nodes) {
+		panic(fmt.Errorf("autodiff: %d %s values, want the %d that %s returned", len(by), what, len(nodes), function))
+	}
+	now := map[*graph.Node]*graph.Node{}
+	for i, n := range nodes {
+		if by[i].Graph() != n.Graph() || !by[i].Shape().Equal(n.Shape()) {
+			panic(fmt.Errorf("autodiff: %s value %d has shape %s, %s returned %s: give them in that order, as nodes "+
+				"of this graph", what, i, by[i].Shape(), function, n.Shape()))
+		}
+		now[n] = by[i]
+	}
+	return now
+}
+
+// recomputed returns a copy of a node with the new values of its inputs, or nil if no input has one.
+func recomputed(n *graph.Node, now map[*graph.Node]*graph.Node) *graph.Node {
+	if !slices.ContainsFunc(n.Inputs(), func(x *graph.Node) bool { return now[x] != nil }) {
+		return nil
+	}
+	return n.CloneWithInputs(current(n.Inputs(), now)...)
+}
+
+// current returns the nodes, with the new values of those that have one.
+func current(nodes []*graph.Node, now map[*graph.Node]*graph.Node) []*graph.Node {
+	nodes = slices.Clone(nodes)
+	for i, n := range nodes {
+		nodes[i] = cmp.Or(now[n], n)
+	}
+	return nodes
 }

@@ -5,9 +5,11 @@
 package flash
 
 import (
+	"fmt"
 	"math"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/autodiff"
@@ -108,4 +110,135 @@ func (c call) statistics() dtypes.DType {
 		return dtypes.Float64
 	}
 	return dtypes.Float32
+}
+
+// Mask says which keys a query sees: those that all of its conditions allow. Attention skips blocks of keys that no
+// query of a block sees.
+type Mask struct {
+	// Causal masks later keys: a query sees the keys at its own position and before.
+	Causal bool
+
+	// Window, if not 0, masks keys that are Window or more positions away; with Causal, a query sees itself and the
+	// Window−1 positions before it (sliding-window attention; Beltagy et al. 2020, arXiv:2004.05150, §3.1).
+	Window int
+
+	// Positions of the queries (T) and of the keys (S), int32. By default the keys have 0 to S−1 and the queries S−T to
+	// S−1: the queries are the last tokens, as with a KV cache. Positions may have any order, but blocks are skipped by
+	// the range of positions in them.
+	QueryPositions, KeyPositions *graph.Node
+
+	// Segments of the queries (B,T) and of the keys (B,S), int32, both or none: a query sees only keys of its own
+	// segment. Use them for packed sequences and for padding. Positions count through the packed sequence; they need
+	// not restart with each segment.
+	QuerySegments, KeySegments *graph.Node
+}
+
+// Causal returns the options of language models: a token sees itself and those before it.
+func Causal() Options { return Options{Mask: Mask{Causal: true}} }
+
+// everything reports whether every query sees every key.
+func (m Mask) everything() bool { return !m.Causal && m.Window == 0 && m.QuerySegments == nil }
+
+// extras are the mask's optional nodes; missing ones are nil.
+func (m *Mask) extras() []**graph.Node {
+	return []**graph.Node{&m.QueryPositions, &m.KeyPositions, &m.QuerySegments, &m.KeySegments}
+}
+
+// inputs are all nodes that the result depends on: q, k, v, and the mask's nodes that are not nil.
+func (c call) inputs() []*graph.Node {
+	in := []*graph.Node{c.q, c.k, c.v}
+	for _, extra := range c.extras() {
+		if *extra != nil {
+			in = append(in, *extra)
+		}
+	}
+	return in
+}
+
+// with returns the call with other inputs, in the order of inputs.
+func (c call) with(in []*graph.Node) call {
+	c.q, c.k, c.v = in[0], in[1], in[2]
+	next := 3
+	for _, extra := range c.extras() {
+		if *extra != nil {
+			*extra = in[next]
+			next++
+		}
+	}
+	return c
+}
+
+// stopped returns the call with gradients stopped.
+func (c call) stopped() call {
+	in := c.inputs()
+	for i, x := range in {
+		in[i] = graph.StopGradient(x)
+	}
+	return c.with(in)
+}
+
+func (c call) outShape(of dtypes.DType) shapes.Shape {
+	return shapes.Make(of, c.batch(), c.queries(), c.heads(), c.e())
+}
+
+func (c call) statShape() shapes.Shape {
+	return shapes.Make(c.statistics(), c.batch(), c.queries(), c.heads())
+}
+
+func (c call) check() error {
+	for _, x := range []*graph.Node{c.q, c.k, c.v} {
+		if x.Rank() != 4 || x.DType() != c.q.DType() {
+			return fmt.Errorf("flash: queries are %s, keys %s, values %s: want (B,T,H,D), (B,S,K,D) and (B,S,K,E) of "+
+				"one type", c.q.Shape(), c.k.Shape(), c.v.Shape())
+		}
+	}
+	b, s, kv := c.batch(), c.keys(), c.keyHeads()
+	if c.k.Shape().Dim(0) != b || c.v.Shape().Dim(0) != b || c.v.Shape().Dim(1) != s || c.v.Shape().Dim(2) != kv ||
+		c.k.Shape().Dim(3) != c.d() {
+		return fmt.Errorf("flash: queries are %s, keys %s, values %s: want (B,T,H,D), (B,S,K,D) and (B,S,K,E)",
+			c.q.Shape(), c.k.Shape(), c.v.Shape())
+	}
+	for _, x := range []*graph.Node{c.q, c.k, c.v} {
+		if x.Shape().Size() == 0 {
+			return fmt.Errorf("flash: queries are %s, keys %s, values %s: none may be empty", c.q.Shape(), c.k.Shape(),
+				c.v.Shape())
+		}
+	}
+	if c.heads()%kv != 0 {
+		return fmt.Errorf("flash: %d query heads are not a multiple of %d key heads", c.heads(), kv)
+	}
+	switch c.q.DType() {
+	case dtypes.Float32, dtypes.Float64, dtypes.BFloat16, dtypes.Float16:
+	default:
+		return fmt.Errorf("flash: queries are %s: want float32, float64, bfloat16 or float16", c.q.DType())
+	}
+	if (c.QuerySegments == nil) != (c.KeySegments == nil) {
+		return fmt.Errorf("flash: only one of QuerySegments and KeySegments is set: give both or none")
+	}
+	wants := [][]int{{c.queries()}, {s}, {b, c.queries()}, {b, s}}
+	for i, extra := range c.extras() {
+		if want := shapes.Make(dtypes.Int32, wants[i]...); *extra != nil && !(*extra).Shape().Equal(want) {
+			what := []string{"query positions", "key positions", "query segments", "key segments"}[i]
+			return fmt.Errorf("flash: %s are %s: want %s", what, (*extra).Shape(), want)
+		}
+	}
+	if err := c.Options.Validate(); err != nil {
+		return err
+	}
+	return c.checkEngine()
+}
+
+// Validate returns an error for invalid options.
+func (o Options) Validate() error {
+	if o.Window < 0 || int64(o.Window) > 1<<30 {
+		return fmt.Errorf("flash: Window is %d: give a number of positions up to 2³⁰, or 0 for none", o.Window)
+	}
+	if !(o.Scale >= 0 && o.Scale <= 1e30) {
+		return fmt.Errorf("flash: Scale is %g: give a positive number, or 0 for 1/√D", o.Scale)
+	}
+	if o.Block.Queries < 0 || o.Block.Keys < 0 {
+		return fmt.Errorf("flash: Block is %d queries and %d keys: give positive numbers, or 0 for the default",
+			o.Block.Queries, o.Block.Keys)
+	}
+	return o.Implementation.Validate()
 }

@@ -71,6 +71,15 @@ func rounded(x float64, dtype dtypes.DType) float64 {
 	return x
 }
 
+// positions returns n numbers, from first on.
+func positions(n, first, step int) []int32 {
+	all := make([]int32, n)
+	for i := range all {
+		all[i] = int32(first + i*step)
+	}
+	return all
+}
+
 // randomProblem has any shape, type and mask.
 func randomProblem(r *rand.Rand) problem {
 	pick := func(of ...int) int { return of[r.IntN(len(of))] }
@@ -91,11 +100,7 @@ func randomProblem(r *rand.Rand) problem {
 		p.scale = 0.05 + r.Float64()
 	}
 	if r.IntN(4) == 0 {
-		p.qp, p.kp = make([]int32, p.t), make([]int32, p.s)
-		start, step := int32(r.IntN(40)-10), int32(1+r.IntN(2))
-		for i := range p.qp {
-			p.qp[i] = start + step*int32(i)
-		}
+		p.qp, p.kp = positions(p.t, r.IntN(40)-10, 1+r.IntN(2)), make([]int32, p.s)
 		for i := range p.kp {
 			p.kp[i] = int32(r.IntN(p.s))
 		}
@@ -182,95 +187,24 @@ func (p problem) exact() result {
 	return r
 }
 
-// largestTerms returns the largest sum of the terms' magnitudes of each part of the result. One rounding of every term
-// gives an error proportional to it. A weight's error is that of its score and of the largest score.
-func (p problem) largestTerms() (most [5]float64) {
-	abs := func(x []float64) []float64 { return wide(x, math.Abs) }
-	dot := func(x, y []float64) (sum float64) {
-		for i := range x {
-			sum += x[i] * y[i]
-		}
-		return sum
-	}
-	dk, dv := make([]float64, len(p.key)), make([]float64, len(p.v))
-	for b := range p.b {
-		for h := range p.h {
-			row := func(x []float64, i, width int) []float64 {
-				at := ((b*p.t+i)*p.h +
-					h) * width
-				return x[at : at+width]
-			}
-			col := func(x []float64, j, width int) []float64 {
-				at := ((b*p.s+j)*p.k + h/(p.h/p.k)) * width
-				return x[at : at+width]
-			}
-			for i := range p.t {
-				q, dout := row(p.q, i, p.d), abs(row(p.dout, i, p.e))
-				weights, sum, delta, largest, scores := make([]float64, p.s), 0.0, 0.0, math.Inf(-1), 0.0
-				for j := range weights {
-					if weights[j] = math.Inf(-1); p.visible(b, i, j) {
-						weights[j] = p.scaleOf() * dot(q, col(p.key, j, p.d))
-						scores = max(scores, p.scaleOf()*dot(abs(q), abs(col(p.key, j, p.d))))
-					}
-					largest = max(largest, weights[j])
-				}
-				for j := range weights {
-					if weights[j] = math.Exp(weights[j] - largest); math.IsInf(largest, -1) {
-						weights[j] = 0
-					}
-					sum += weights[j]
-				}
-				out, dq := make([]float64, p.e), make([]float64, p.d)
-				most[1] = max(most[1], scores)
-				for j := range weights {
-					weights[j] *= (1 + 2*scores) / max(sum, 1)
-					delta += weights[j] * dot(dout, abs(col(p.v, j, p.e)))
-				}
-				for j, w := range weights {
-					ds := p.scaleOf() * w * (dot(dout, abs(col(p.v, j, p.e))) + delta)
-					for c := range p.e {
-						out[c] += w * math.Abs(col(p.v, j, p.e)[c])
-						col(dv, j, p.e)[c] += w * dout[c]
-					}
-					for c := range p.d {
-						dq[c] += ds * math.Abs(col(p.key, j, p.d)[c])
-						col(dk, j, p.d)[c] += ds * math.Abs(q[c])
-					}
-				}
-				most[0], most[2] = max(most[0], slices.Max(out)), max(most[2], slices.Max(dq))
-			}
-		}
-	}
-	most[3], most[4] = slices.Max(dk), slices.Max(dv)
-	return most
-}
-
 // args are the problem's tensors: q, k, v, dout, and positions and segments if it has them.
 func (p problem) args() []*tensors.Tensor {
 	cast := func(x []float64, dims ...int) *tensors.Tensor {
 		t := tensors.FromShape(shapes.Make(p.dtype, dims...))
-		switch p.dtype {
-		case dtypes.Float64:
-			return tensors.FromFlatDataAndDimensions(x, dims...)
-		case dtypes.Float32:
-			tensors.MustMutableFlatData(t, func(y []float32) {
-				for i := range y {
-					y[i] = float32(x[i])
+		t.MustMutableFlatData(func(flat any) {
+			for i, x := range x {
+				switch flat := flat.(type) {
+				case []float64:
+					flat[i] = x
+				case []float32:
+					flat[i] = float32(x)
+				case []bfloat16.BFloat16:
+					flat[i] = bfloat16.FromFloat64(x)
+				case []float16.Float16:
+					flat[i] = float16.FromFloat64(x)
 				}
-			})
-		case dtypes.BFloat16:
-			tensors.MustMutableFlatData(t, func(y []bfloat16.BFloat16) {
-				for i := range y {
-					y[i] = bfloat16.FromFloat64(x[i])
-				}
-			})
-		case dtypes.Float16:
-			tensors.MustMutableFlatData(t, func(y []float16.Float16) {
-				for i := range y {
-					y[i] = float16.FromFloat64(x[i])
-				}
-			})
-		}
+			}
+		})
 		return t
 	}
 	args := []*tensors.Tensor{cast(p.q, p.b, p.t, p.h, p.d), cast(p.key, p.b, p.s, p.k, p.d),
@@ -391,4 +325,12 @@ func (r result) errors(want result) (worst [5]float64) {
 		}
 	}
 	return worst
+}
+
+// must returns x, and panics with an error.
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
 }

@@ -3,74 +3,21 @@ package gpt_test
 import (
 	"fmt"
 	"log"
-	"slices"
 
-	"github.com/gomlx/gomlx/core/graph"
-	"github.com/gomlx/gomlx/core/tensors"
-
-	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/sequence"
+	"github.com/shardbook/shardbook/lib/tensor"
+	training "github.com/shardbook/shardbook/lib/train"
+	"github.com/shardbook/shardbook/lib/xla"
 )
-
-// Training on one device: a program takes the parameters, the optimizer's states and the batch, and returns the new
-// parameters and states and the loss.
-func Example() {
-	config := gpt.Config{Layers: 2, Width: 32, Heads: 4, Seq: 32, Vocab: 256}
-	batches, err := gpt.Reference().Batches(config, 8)
-	if err != nil {
-		log.Fatal(err)
-	}
-	weights, err := config.Init()
-	if err != nil {
-		log.Fatal(err)
-	}
-	tree, rule := config.Params(), optim.AdamW(3e-3)
-	states, err := params.Zeros(optim.States(rule, tree))
-	if err != nil {
-		log.Fatal(err)
-	}
-	n, k := len(weights), len(states)
-	step, err := graph.NewExec(devicetest.One(), func(in []*graph.Node) []*graph.Node {
-		w, states, in := in[:n], in[n:n+k], in[n+k:]
-		number, inputs, targets := in[0], in[1], in[2]
-		loss := config.Loss(tree.Nodes(w), inputs, targets)
-		w, states = optim.Apply(rule, tree, w, graph.Gradient(loss, w...), states, number)
-		return slices.Concat(w, states, []*graph.Node{loss})
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
-	for s := range 21 {
-		inputs, targets, err := batches.Step(s)
-		if err != nil {
-			log.Fatal(err)
-		}
-		number := tensors.FromScalar(int32(s + 1))
-		out, err := step.Call(slices.Concat(weights, states, []*tensors.Tensor{number, inputs, targets}))
-		if err != nil {
-			log.Fatal(err)
-		}
-		weights, states = out[:n], out[n:n+k]
-		if s%10 == 0 {
-			fmt.Printf("step %2d: loss %.1f\n", s, tensors.ToScalar[float32](out[n+k]))
-		}
-	}
-	// Output:
-	// step  0: loss 5.6
-	// step 10: loss 4.3
-	// step 20: loss 3.3
-}
 
 // The parameters of one block, by name.
 func ExampleConfig_Params() {
 	config := gpt.ReferenceConfig()
 	tree := config.Params()
-	block, err := tree.Under(gpt.BlockName(0))
-	if err != nil {
-		log.Fatal(err)
-	}
+	block := must(tree.Under(gpt.BlockName(0)))
 	for _, spec := range block {
 		fmt.Println(spec)
 	}
@@ -91,31 +38,40 @@ func ExampleConfig_Params() {
 	// 3356160 parameters, 13424640 bytes
 }
 
-func ExampleConfig_Validate() {
-	config := gpt.ReferenceConfig()
-	config.Heads = 6
-	fmt.Println(config.Validate())
-	// Output:
-	// gpt: Config.Heads is 6, which does not divide Config.Width 256: choose a divisor, such as 4
-}
-
-// Two ranks get the two halves of the batch of one device.
-func ExampleBatches_Rank() {
-	corpus := gpt.Corpus{Name: "digits", Text: []byte("0123456789")}
-	batches, err := corpus.Batches(gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: 3, Vocab: 256}, 2)
-	if err != nil {
-		log.Fatal(err)
+// Four devices train a model together: pairs by tensor parallelism, and the two pairs by sequence parallelism, passing
+// keys and values around a ring. Each device has half of the matrices, and a quarter of the tokens between layers.
+func ExampleParallel() {
+	backend := must(xla.Open(xla.Devices(4), xla.Plugin("cpu")))
+	defer backend.Close()
+	mesh := must(backend.Mesh(xla.Axis(training.Axis, 1), xla.Axis("ring", 2), xla.Axis("tensor", 2)))
+	config := gpt.Config{Layers: 1, Width: 32, Heads: 4, Seq: 32, Vocab: 256}
+	model := gpt.Parallel{
+		Config:   config,
+		Tensor:   tensor.Group{Axis: "tensor", Sequence: true},
+		Sequence: sequence.Group{Ring: "ring", Placement: sequence.Zigzag},
 	}
-	fmt.Println("an epoch:", batches.Windows(), "sequences")
-	for rank := range 2 {
-		inputs, targets, err := batches.Rank(0, rank, 2)
+	run := must(ddp.NewSPMD(mesh, training.Recipe{Model: model, Optimizer: optim.AdamW(5e-3)}))
+	defer run.Close()
+	batches := must(gpt.Reference().Batches(config, 8))
+	for run.Steps() < 41 {
+		inputs, targets, err := batches.Step(run.Steps())
 		if err != nil {
 			log.Fatal(err)
 		}
-		fmt.Println("rank", rank, inputs.Value(), "→", targets.Value())
+		metrics := must(run.Step(inputs, targets))
+		if done := run.Steps(); done%20 == 1 {
+			fmt.Printf("step %2d: loss %.1f\n", done, metrics.Loss)
+		}
 	}
+	fmt.Println(model.Params().Bytes(), "bytes of parameters,", run.BytesPerDevice()["parameters"],
+		"of them on each device")
+	report := must(run.Collectives())
+	fmt.Println("a step:", report.Of(xla.AllGather).Count, "all-gathers,", report.Of(xla.ReduceScatter).Count,
+		"reduce-scatters,", report.Of(xla.Permute).Count, "permutes")
 	// Output:
-	// an epoch: 3 sequences
-	// rank 0 [[54 55 56]] → [[55 56 57]]
-	// rank 1 [[51 52 53]] → [[52 53 54]]
+	// step  1: loss 5.6
+	// step 21: loss 3.0
+	// step 41: loss 2.5
+	// 120704 bytes of parameters, 62912 of them on each device
+	// a step: 9 all-gathers, 6 reduce-scatters, 4 permutes
 }

@@ -1,8 +1,11 @@
 package gpt
 
 import (
+	"cmp"
+	"fmt"
 	"math"
 
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/compress"
@@ -78,3 +81,86 @@ func GELU(x *graph.Node) *graph.Node {
 
 // siLU returns x·sigmoid(x) elementwise (Hendrycks & Gimpel 2016, §3; Ramachandran et al. 2017, "Swish").
 func siLU(x *graph.Node) *graph.Node { return graph.Mul(x, graph.Sigmoid(x)) }
+
+// activate applies the MLP's activation to the up projection or, gated, to the up and gate projections, each
+// (B,T,hidden).
+func (c Config) activate(h []*graph.Node) *graph.Node {
+	if len(h) == 1 && c.Activation == ReLU && c.Compress+c.CompressReLU != "" {
+		return compress.ReLU(h[0]) // its gradient needs one bit per element
+	}
+	of := func(h []*graph.Node) *graph.Node {
+		last := h[len(h)-1] // the input of the activation
+		switch {
+		case c.Activation == ReLU:
+			last = graph.Max(last, graph.ZerosLike(last))
+		case c.Gated:
+			last = siLU(last)
+		default:
+			last = GELU(last)
+		}
+		if c.Gated {
+			return graph.Mul(last, h[0])
+		}
+		return last
+	}
+	if codec := mustCodec(c.Compress); codec != nil {
+		return compress.Keep(codec, h, nil, func(h, _ []*graph.Node) []*graph.Node { return []*graph.Node{of(h)} })[0]
+	}
+	return of(h)
+}
+
+// afterActivation names the codec for the activation's output.
+func (c Config) afterActivation() string {
+	if c.Activation == ReLU {
+		return cmp.Or(c.CompressReLU, c.Compress)
+	}
+	return c.Compress
+}
+
+// mustCodec is codec, and panics for an invalid name.
+func mustCodec(name string) compress.Codec {
+	found, err := codec(name)
+	if err != nil {
+		panic(fmt.Errorf("gpt: %w", err))
+	}
+	return found
+}
+
+// codec parses a codec's name; nil for "".
+func codec(name string) (compress.Codec, error) {
+	if name == "" {
+		return nil, nil
+	}
+	return compress.Parse(name)
+}
+
+// rotaryBase is the base of the angles, as in Su et al. and Llama.
+const rotaryBase = 10000
+
+// rotate rotates each pair of features (i, i+D/2) of x (B,T,H,D) by the angle position·rotaryBase^(−2i/D), so that the
+// dot product of a query and a key depends on their distance (Su et al. 2021, "RoFormer: Enhanced Transformer with
+// Rotary Position Embedding", §3.4; halves paired as in GPT-NeoX and Llama). Positions (T) are integers. It computes in
+// float32 and returns x's type. It panics if the shapes do not fit or D is odd.
+func rotate(x, positions *graph.Node) *graph.Node {
+	s := x.Shape()
+	if s.Rank() != 4 || s.Dim(3)%2 != 0 || positions.Rank() != 1 || positions.Shape().Dim(0) != s.Dim(1) {
+		panic(fmt.Errorf("gpt: rotary positions of shape %s for %s: use (T) and (B,T,H,D) with an even D",
+			positions.Shape(), s))
+	}
+	half, x32 := s.Dim(3)/2, precision.Widen(x)
+	step := -2 * math.Log(rotaryBase) / float64(s.Dim(3))
+	// (1,D/2)
+	frequency := graph.Exp(graph.MulScalar(graph.Iota(x.Graph(), shapes.Make(x32.DType(), 1, half), 1), step))
+	// (T,D/2)
+	angle := graph.Mul(graph.InsertAxes(graph.ConvertDType(positions, x32.DType()), -1), frequency)
+	// (1,T,1,D/2)
+	angle = graph.InsertAxes(angle, 0, 1)
+	cos, sin := graph.Cos(angle), graph.Sin(angle)
+	a := graph.Slice(x32, graph.AxisRange().Spacer(), graph.AxisRange(0, half))
+	b := graph.Slice(x32, graph.AxisRange().Spacer(), graph.AxisRange(half))
+	turned := graph.Concatenate([]*graph.Node{
+		graph.Sub(graph.Mul(a, cos), graph.Mul(b, sin)),
+		graph.Add(graph.Mul(b, cos), graph.Mul(a, sin)),
+	}, -1)
+	return graph.ConvertDType(turned, x.DType())
+}

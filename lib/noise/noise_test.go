@@ -26,12 +26,9 @@ func plain(x uint32) uint32 {
 
 func make32(t testing.TB, key, site, row uint32, dimensions ...int) []uint32 {
 	t.Helper()
-	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{noise.Bits(in[0], site, in[1], dimensions...)}
-	}, tensors.FromScalar(key), tensors.FromScalar(row))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, tensors.FromScalar(key), tensors.FromScalar(row)))
 	return tensors.MustCopyFlatData[uint32](out[0])
 }
 
@@ -89,7 +86,7 @@ func TestBitsAt(t *testing.T) {
 				}
 				args = append(args, tensors.FromValue(of))
 			}
-			out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+			out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 				axes, given := noise.Full(whole), in[1:]
 				for i := range c {
 					if c[i] != nil {
@@ -97,10 +94,7 @@ func TestBitsAt(t *testing.T) {
 					}
 				}
 				return []*graph.Node{noise.BitsAt(in[0], site, axes...)}
-			}, args...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			}, args...))
 			var expected []uint32
 			for _, i := range indices[0] {
 				for _, j := range indices[1] {
@@ -168,14 +162,11 @@ func TestKeys(t *testing.T) {
 	}
 	seen := map[uint32]bool{}
 	for _, seed := range []uint32{0, 1, 2, 3, 50549, 244002641, 0x9E3779B1, 1<<32 - 1} {
-		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{
 				noise.Key(seed, in[0])}
 		},
-			tensors.FromValue(steps))
-		if err != nil {
-			t.Fatal(err)
-		}
+			tensors.FromValue(steps)))
 		for i, key := range tensors.MustCopyFlatData[uint32](out[0]) {
 			if want := plain(plain(plain(seed)) ^ plain(uint32(i))); key != want {
 				t.Fatalf("seed %d, step %d: key %#x, want %#x", seed, i, key, want)
@@ -212,4 +203,12 @@ func ExampleBits() {
 	// Output:
 	// [1044132224 1024466420 151254240 798029388 2763391317 3592423277 466843449 2195614403]
 	// [2763391317 3592423277 466843449 2195614403]
+}
+
+// must returns x, and panics with an error.
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
 }

@@ -1,6 +1,7 @@
 package optim_test
 
 import (
+	"fmt"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 	"gonum.org/v1/gonum/floats/scalar"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 )
@@ -160,10 +162,7 @@ func TestRate(t *testing.T) {
 				opt.Beta1 = 0.5
 				return opt
 			}
-			opt, err := optim.Parse(name, lr)
-			if err != nil {
-				t.Fatal(err)
-			}
+			opt := must(optim.Parse(name, lr))
 			return opt
 		}
 		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
@@ -215,10 +214,7 @@ func TestBytesPerParameter(t *testing.T) {
 		t.Errorf("%d optimizers, want %d", got, len(want))
 	}
 	for _, name := range optim.Names() {
-		opt, err := optim.Parse(name, 1e-3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		opt := must(optim.Parse(name, 1e-3))
 		for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16} {
 			if got := optim.BytesPerParameter(opt, params.Tree{
 				params.New("w", dtype, r, c)}); !scalar.EqualWithinAbs(got, want[name], 1e-12) {
@@ -255,4 +251,284 @@ func TestParse(t *testing.T) {
 	if !slices.IsSorted(optim.Names()) || strings.Join(optim.Names(), "") == "" {
 		t.Errorf("names %q", optim.Names())
 	}
+}
+
+// clip scales gradients to a norm of at most limit, and returns their norm before.
+func clip(grads []*graph.Node, limit float64, sum func(*graph.Node) *graph.Node) ([]*graph.Node, *graph.Node) {
+	norm := optim.GlobalNorm(grads, sum)
+	return optim.ClipTo(grads, limit, norm), norm
+}
+
+func TestClip(t *testing.T) {
+	random := rand.New(rand.NewPCG(11, 12))
+	grads := normal(smallTree, random)
+	square := 0.0
+	for _, g := range grads {
+		for _, x := range floats(t, g) {
+			square += x * x
+		}
+	}
+	norm := math.Sqrt(square)
+	for _, limit := range []float64{1e-3, norm / 2, norm * 1.01, 1e6} {
+		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+			clipped, norm := clip(in, limit, nil)
+			return append(clipped, norm)
+		}, grads...)
+		if got := floats(t, out[len(grads)])[0]; !scalar.EqualWithinRel(got, norm, 1e-6) {
+			t.Errorf("norm %g, want %g", got, norm)
+		}
+		for k, g := range grads {
+			for i, x := range floats(t, g) {
+				if got, want := floats(t, out[k])[i], x*math.Min(1, limit/norm); !scalar.EqualWithinRel(got, want,
+					2e-6) {
+					t.Errorf("clipped to %g: gradient %d[%d] is %g, want %g", limit, k, i, got, want)
+				}
+			}
+		}
+	}
+}
+
+// Zero gradients stay zero, half-precision squares do not overflow, and a norm that is not finite makes all NaN.
+func TestClipLimits(t *testing.T) {
+	inf := float32(math.Inf(1))
+	for _, c := range []struct {
+		name         string
+		a, b         []float32
+		norm         float64
+		wantA        []float64
+		half, spoilt bool
+	}{
+		{"zero", []float32{0, 0}, []float32{0}, 0, []float64{0, 0}, false, false},
+		{"large in half precision", []float32{30000, 0}, []float32{-40000}, 50000, []float64{0.6, 0}, true, false},
+		{"NaN", []float32{1, 2}, []float32{float32(math.NaN())}, math.NaN(), nil, false, true},
+		{"infinity", []float32{1, inf}, []float32{3}, math.Inf(1), nil, false, true},
+		{"squares beyond float32", []float32{1, 1e30}, []float32{3}, math.Inf(1), nil, false, true},
+	} {
+		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+			dtype := dtypes.Float32
+			if c.half {
+				dtype = dtypes.Float16
+			}
+			in = []*graph.Node{graph.ConvertDType(in[0], dtype), graph.ConvertDType(in[1], dtype)}
+			clipped, norm := clip(in, 1, nil)
+			if clipped[0].DType() != dtype || norm.DType() != dtypes.Float32 {
+				t.Errorf("%s: gradients are %s, the norm %s", c.name, clipped[0].DType(), norm.DType())
+			}
+			return []*graph.Node{graph.ConvertDType(clipped[0], dtypes.Float32),
+				graph.ConvertDType(clipped[1], dtypes.Float32), norm}
+		}, tensors.FromValue(c.a), tensors.FromValue(c.b))
+		if got := floats(t, out[2])[0]; !(scalar.EqualWithinRel(got, c.norm, 1e-6) || got == c.norm || got != got &&
+			c.norm != c.norm) {
+			t.Errorf("%s: norm %g, want %g", c.name, got, c.norm)
+		}
+		for i, got := range floats(t, out[0]) {
+			if c.spoilt != math.IsNaN(got) || !c.spoilt && !scalar.EqualWithinAbs(got, c.wantA[i], 1e-3) {
+				t.Errorf("%s: element %d becomes %g", c.name, i, got)
+			}
+		}
+		if got := floats(t, out[1])[0]; c.spoilt != math.IsNaN(got) {
+			t.Errorf("%s: the other gradient becomes %g", c.name, got)
+		}
+	}
+}
+
+// Ranks that all-reduce their squares clip by the norm of all gradients.
+func TestClipShards(t *testing.T) {
+	out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+		ranks := lockstep(2, func(rank int, sum func(*graph.Node) *graph.Node) []*graph.Node {
+			clipped, norm := clip([]*graph.Node{in[rank]}, 1, sum)
+			return append(clipped, norm)
+		})
+		return append(ranks[0], ranks[1]...)
+	}, tensors.FromValue([]float32{3, 0}), tensors.FromValue([]float32{0, -4}))
+	for k, want := range [][]float64{{0.6, 0}, {5}, {0, -0.8}, {5}} {
+		for i, got := range floats(t, out[k]) {
+			if !scalar.EqualWithinAbs(got, want[i], 1e-6) {
+				t.Errorf("output %d: %v, want %v", k, got, want)
+			}
+		}
+	}
+}
+
+// Gradients of float64 keep its precision, and those of 0 stay 0 with the smallest norm to clip to.
+func TestClipKeeps(t *testing.T) {
+	const fine = 1 + 0x1p-40
+	out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+		whole, _ := clip(in[:1], 2, nil)
+		half, _ := clip(in[:1], 0.5, nil)
+		zero, _ := clip(in[1:], 0x1p-126, nil)
+		return []*graph.Node{whole[0], half[0], zero[0]}
+	}, tensors.FromValue([]float64{fine}), tensors.FromValue([]float32{0}))
+	for i, want := range []float64{fine, fine / 2, 0} {
+		if got := floats(t, out[i])[0]; got != want {
+			t.Errorf("result %d is %v, want %v", i, got, want)
+		}
+	}
+}
+
+func TestClipRefuses(t *testing.T) {
+	for _, c := range []struct {
+		max   float64
+		grads int
+		want  string
+	}{{1, 1, ""}, {0, 1, "largest norm is 0"}, {-1, 1, "largest norm is -1"}, {math.NaN(), 1, "largest norm is NaN"},
+		{math.Inf(1), 1, "largest norm is +Inf"}, {1, 0, "no gradients"},
+		{1e-38, 1, "largest norm is 1e-38"}, {1e-46, 1, "largest norm is 1e-46: give a number of at least 1.2e-38"},
+		{0x1p-126, 1, ""}} {
+		_, err := call(func(in []*graph.Node) []*graph.Node {
+			_, norm := clip(in[:c.grads], c.max, nil)
+			return []*graph.Node{norm}
+		}, tensors.FromValue([]float32{1}))
+		refused(t, c.max, err, c.want)
+	}
+}
+
+var schedules = []optim.Schedule{
+	optim.Constant(0.3),
+	optim.Warmup{Steps: 3},
+	optim.Warmup{Steps: 1, Then: optim.Linear{Steps: 4}},
+	optim.Warmup{Steps: 3, Then: optim.Cosine{Steps: 9, Floor: 0.1}},
+	optim.Warmup{Steps: 2, Then: optim.Warmup{Steps: 4, Then: optim.InverseSqrt{Steps: 3}}},
+	optim.Cosine{Steps: 7},
+	optim.Cosine{Steps: 1, Floor: 1},
+	optim.Linear{Steps: 10, Floor: 0.25},
+	optim.InverseSqrt{Steps: 4},
+	optim.Noam{Width: 512, Warmup: 5},
+}
+
+// In the graph a schedule equals that on the host.
+func TestScheduleInGraph(t *testing.T) {
+	backend := devicetest.PureGo()
+	exec := must(graph.NewExec(backend, func(step *graph.Node) []*graph.Node {
+		rates := make([]*graph.Node, len(schedules))
+		for i, s := range schedules {
+			rates[i] = s.Rate(step)
+		}
+		return rates
+	}))
+	defer exec.Finalize()
+	for step := 1; step <= 16; step++ {
+		for _, number := range []any{int32(step), float32(step)} {
+			rates := must(exec.Call(number))
+			for i, s := range schedules {
+				if got := tensors.ToScalar[float64](rates[i]); !scalar.EqualWithinAbs(got, s.At(step), 1e-12) {
+					t.Errorf("%T%+v at step %d: %g in the graph, %g on the host", s, s, step, got, s.At(step))
+				}
+			}
+		}
+	}
+}
+
+func TestScheduleAt(t *testing.T) {
+	noam := func(step, warmup float64) float64 { // Vaswani et al. 2017, equation 3
+		return math.Pow(512, -0.5) * math.Min(math.Pow(step, -0.5), step*math.Pow(warmup, -1.5))
+	}
+	for _, c := range []struct {
+		schedule optim.Schedule
+		want     map[int]float64
+	}{
+		{optim.Constant(0.3), map[int]float64{1: 0.3, 1000: 0.3}},
+		{optim.Warmup{Steps: 4}, map[int]float64{1: 0.25, 2: 0.5, 4: 1, 5: 1}},
+		{optim.Warmup{Steps: 4, Then: optim.Linear{Steps: 4}}, map[int]float64{4: 1, 5: 1, 6: 0.75, 9: 0, 99: 0}},
+		{optim.Cosine{Steps: 6}, map[int]float64{1: 1, 3: 0.75, 4: 0.5, 5: 0.25, 7: 0, 8: 0}},
+		{optim.Cosine{Steps: 6, Floor: 0.2}, map[int]float64{1: 1, 3: 0.8, 4: 0.6, 7: 0.2, 8: 0.2}},
+		{optim.Linear{Steps: 4, Floor: 0.2}, map[int]float64{1: 1, 2: 0.8, 5: 0.2, 6: 0.2}},
+		{optim.InverseSqrt{Steps: 100}, map[int]float64{1: 1, 100: 1, 400: 0.5, 10000: 0.1}},
+		{optim.Noam{Width: 512, Warmup: 4000}, map[int]float64{1: noam(1, 4000), 4000: noam(4000, 4000),
+			9000: noam(9000, 4000)}},
+	} {
+		for step, want := range c.want {
+			if got := c.schedule.At(step); !scalar.EqualWithinAbs(got, want, 1e-12) {
+				t.Errorf("%T%+v at step %d: %g, want %g", c.schedule, c.schedule, step, got, want)
+			}
+		}
+	}
+}
+
+func TestScheduleValidate(t *testing.T) {
+	for _, s := range schedules {
+		refused(t, s, s.Validate(), "")
+	}
+	for _, c := range []struct {
+		schedule optim.Schedule
+		want     string
+	}{
+		{optim.Constant(-1), "Constant is -1"},
+		{optim.Constant(math.NaN()), "Constant is NaN"},
+		{optim.Warmup{}, "Warmup.Steps is 0: set it to at least 1"},
+		{optim.Warmup{Steps: 1, Then: optim.Linear{}}, "Linear.Steps is 0"},
+		{optim.Cosine{Steps: -3}, "Cosine.Steps is -3"},
+		{optim.Cosine{Steps: 3, Floor: 1.5}, "Cosine.Floor is 1.5: set it to 0 to 1"},
+		{optim.Linear{Steps: 3, Floor: math.NaN()}, "Linear.Floor is NaN"},
+		{optim.InverseSqrt{}, "InverseSqrt.Steps is 0"},
+		{optim.Noam{Warmup: 1}, "Noam.Width is 0"},
+		{optim.Noam{Width: 1}, "Noam.Warmup is 0"},
+	} {
+		refused(t, c.schedule, c.schedule.Validate(), c.want)
+	}
+}
+
+// Three steps of SGD on the loss w², whose gradient is 2w.
+func ExampleOptimizer() {
+	opt := optim.SGD(0.25)
+	spec := params.New("w", dtypes.Float32, 2)
+	step := must(graph.NewExec(devicetest.One(), func(w *graph.Node) *graph.Node {
+		loss := graph.ReduceAllSum(graph.Square(w))
+		next, _ := opt.Update(optim.Update{
+			Spec:  spec,
+			Param: w,
+			Grad:  graph.Gradient(loss, w)[0],
+			Step:  graph.Const(w.Graph(), int32(1)),
+		})
+		return next
+	}))
+	w := tensors.FromValue([]float32{8, -4})
+	for range 3 {
+		w = must(step.Call1(w))
+		fmt.Println(w.Value())
+	}
+	// Output:
+	// [4 -2]
+	// [2 -1]
+	// [1 -0.5]
+}
+
+// The usual schedule, warm-up and cosine, and no weight decay for normalization scales and biases.
+func ExampleScheduled() {
+	schedule := optim.Warmup{Steps: 4, Then: optim.Cosine{Steps: 8, Floor: 0.1}}
+	opt := optim.Scheduled(
+		optim.Grouped(optim.AdamW(3e-4), optim.Group{Has: optim.Named("*.g", "*.b"), Optimizer: optim.Adam(3e-4)}),
+		schedule)
+	fmt.Println(opt.Validate())
+	for step := 1; step <= 13; step += 2 {
+		fmt.Printf("step %2d: %.3f\n", step, schedule.At(step))
+	}
+	// Output:
+	// <nil>
+	// step  1: 0.250
+	// step  3: 0.750
+	// step  5: 1.000
+	// step  7: 0.868
+	// step  9: 0.550
+	// step 11: 0.232
+	// step 13: 0.100
+}
+
+// The states of one of four ranks: a matrix cut along its rows, as in tensor parallelism, and a flat part, as in ZeRO.
+func ExampleStatesOfParts() {
+	tree := params.Tree{params.New("up.w", dtypes.Float32, 64, 30), params.New("down.w", dtypes.Float32, 30, 64)}
+	parts := []optim.Part{optim.Cut{Axis: 0, Ranks: 4}, optim.Flat{Length: 480}}
+	states := must(optim.StatesOfParts(optim.Adafactor(0), tree, parts))
+	for _, s := range states {
+		if s.Axis < 0 {
+			fmt.Println(s, "the same on every rank")
+		} else {
+			fmt.Println(s, "joined along axis", s.Axis)
+		}
+	}
+	// Output:
+	// up.w.rows (Float32)[16] joined along axis 0
+	// up.w.columns (Float32)[30] the same on every rank
+	// down.w.rows (Float32)[30] the same on every rank
+	// down.w.columns (Float32)[64] the same on every rank
 }

@@ -11,20 +11,6 @@ import (
 	"github.com/shardbook/shardbook/lib/params"
 )
 
-// ClipByGlobalNorm scales all gradients by one factor so that their global norm is at most max (Pascanu et al. 2013,
-// "On the difficulty of training recurrent neural networks", algorithm 1). It returns the scaled gradients, in their
-// own types, and the norm before scaling, computed by [GlobalNorm].
-//
-// If the norm is NaN or infinite, all gradients become NaN, so that the failure shows in the next parameters rather
-// than as a step of zeros. A caller that prefers to skip such a step checks the norm.
-//
-// It builds a graph, and panics if there are no gradients or max is less than 2⁻¹²⁶, the smallest normal float32.
-func ClipByGlobalNorm(grads []*graph.Node, max float64, sum func(*graph.Node) *graph.Node) (clipped []*graph.Node,
-	norm *graph.Node) {
-	norm = GlobalNorm(grads, sum)
-	return ClipTo(grads, max, norm), norm
-}
-
 // GlobalNorm returns the square root of the sum of the squares of all elements of all gradients: a float32 scalar. For
 // shards, sum is an all-reduce over the ranks; for full gradients it is nil. A gradient that several ranks have would
 // be counted by each: pass it to [SquareNorm] separately. GlobalNorm builds a graph, and panics if there are no
@@ -67,19 +53,21 @@ func SquareNorm(grads []*graph.Node) *graph.Node {
 	if len(grads) == 0 {
 		panic(errors.New("optim: there are no gradients: give at least one"))
 	}
-	var total *graph.Node
+	total := graph.ScalarZero(grads[0].Graph(), dtypes.Float32)
 	for _, g := range grads {
-		square := graph.ReduceAllSum(graph.Square(graph.ConvertDType(g, dtypes.Float32)))
-		if total == nil {
-			total = square
-		} else {
-			total = graph.Add(total, square)
-		}
+		total = graph.Add(total, graph.ReduceAllSum(graph.Square(graph.ConvertDType(g, dtypes.Float32))))
 	}
 	return total
 }
 
-// ClipTo is [ClipByGlobalNorm] with a norm that has been computed before, a float32 scalar.
+// ClipTo scales all gradients by one factor so that their global norm, a float32 scalar that [GlobalNorm] or
+// [NormOfParts] computed, becomes at most max (Pascanu et al. 2013, "On the difficulty of training recurrent neural
+// networks", algorithm 1). The gradients keep their types.
+//
+// If the norm is NaN or infinite, all gradients become NaN, so that the failure shows in the next parameters rather
+// than as a step of zeros. A caller that prefers to skip such a step checks the norm.
+//
+// It builds a graph, and panics if max is less than 2⁻¹²⁶, the smallest normal float32.
 func ClipTo(grads []*graph.Node, max float64, norm *graph.Node) []*graph.Node {
 	if !(max >= 0x1p-126) || math.IsInf(max, 1) {
 		panic(fmt.Errorf("optim: the gradients' largest norm is %g: give a number of at least 1.2e-38, such as 1", max))

@@ -2,9 +2,11 @@ package optim
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/params"
@@ -118,4 +120,192 @@ func product(dims []int) int {
 		n *= d
 	}
 	return n
+}
+
+// Cut is a rank's [Part] of a parameter that is cut along one axis, as in tensor parallelism: the rank has some of the
+// axis's indices, and all of the other axes.
+//
+// If Length is 0, the parts are equal consecutive ranges in the order of the ranks. With Length they may be any indices
+// in any order, as in a [params.Cut]. Each index is on at least one rank. Several ranks may have the same index, for
+// example key heads in grouped-query attention; they must have the same values, states and gradients for it, and
+// compute the same new ones.
+//
+// An index may also be padding, whose values and gradients the caller has set to 0. The update leaves its values at 0
+// (but Adam with an Eps of 0 makes them NaN, as it does with every element that has had no gradient yet). Padding never
+// counts, and its states have no meaning.
+type Cut struct {
+	Axis  int // from 0
+	Ranks int // the number of ranks; it divides the axis if Length is 0
+	// Length is the number of indices on each rank, including padding and indices that other ranks have too. 0 means
+	// the axis divided by Ranks.
+	Length int
+	// Counted is a vector of Length booleans: which of the rank's indices count in sums over all ranks, so that each
+	// index of the full axis counts once. nil counts all. Sum is an all-reduce over the ranks. Both may be nil for
+	// optimizers that need no sums over the parameter.
+	Counted *graph.Node
+	Sum     func(*graph.Node) *graph.Node
+}
+
+// CutOf returns the Cut of a rank, without Counted and Sum; nil for nil, which is the full parameter.
+func CutOf(c *params.Cut) Part {
+	if c == nil {
+		return nil
+	}
+	return Cut{Axis: c.Axis, Ranks: c.Ranks(), Length: c.Length()}
+}
+
+func (c Cut) check(full []int) error {
+	switch {
+	case c.Axis < 0 || c.Axis >= len(full):
+		return fmt.Errorf("it is cut along axis %d of the dimensions %v: choose one from 0 to %d", c.Axis, full,
+			len(full)-1)
+	case c.Ranks < 1 || c.Length == 0 && full[c.Axis]%c.Ranks != 0:
+		return fmt.Errorf("axis %d of the dimensions %v is cut in %d: choose a number that divides it", c.Axis, full,
+			c.Ranks)
+	case c.Length != 0 && c.Ranks*c.Length < full[c.Axis]:
+		return fmt.Errorf("axis %d of the dimensions %v is cut for %d ranks with %d indices each: choose enough for "+
+			"all, or 0 for equal parts", c.Axis, full, c.Ranks, c.Length)
+	}
+	return nil
+}
+
+func (c Cut) dims(full []int) []int {
+	if c.check(full) != nil {
+		return full
+	}
+	part := slices.Clone(full)
+	if part[c.Axis] /= c.Ranks; c.Length > 0 {
+		part[c.Axis] = c.Length
+	}
+	return part
+}
+
+func (c Cut) joined() int                   { return c.Axis }
+func (c Cut) sum(x *graph.Node) *graph.Node { return sumWith(c.Sum, x) }
+
+func (c Cut) clean(x *graph.Node, full []int) *graph.Node {
+	if c.Counted == nil {
+		return x
+	}
+	dims := c.dims(full)
+	if got := c.Counted.Shape(); got.DType != dtypes.Bool || !slices.Equal(got.Dimensions, dims[c.Axis:c.Axis+1]) {
+		panic(fmt.Errorf("optim: the Counted of a part of dimensions %v, cut along axis %d, has shape %s: give a "+
+			"vector of %d booleans", dims, c.Axis, got, dims[c.Axis]))
+	}
+	along := slices.Repeat([]int{1}, len(dims))
+	along[c.Axis] = dims[c.Axis]
+	counts := graph.BroadcastToDims(graph.Reshape(c.Counted, along...), dims...)
+	return graph.Where(counts, x, graph.ZerosLike(x))
+}
+
+func (c Cut) fold(x *graph.Node, full []int, axis int) *graph.Node {
+	if axis == c.Axis {
+		return c.sum(graph.ReduceSum(c.clean(x, full), axis))
+	}
+	return graph.ReduceSum(x, axis)
+}
+
+func (c Cut) folded(axis int) Part {
+	switch {
+	case axis == c.Axis:
+		return fullPart{}
+	case axis < c.Axis:
+		c.Axis--
+	}
+	return c
+}
+
+func (c Cut) spread(y *graph.Node, full []int, axis int) *graph.Node {
+	return graph.BroadcastToDims(graph.InsertAxes(y, axis), c.dims(full)...)
+}
+
+func (c Cut) alignsBlocks(full []int, block int) bool {
+	return c.Length == 0 && (c.Ranks == 1 || product(full[:c.Axis]) == 1 && product(c.dims(full))%block == 0)
+}
+
+// Flat is a rank's [Part] of a flattened parameter, as in ZeRO: Length consecutive elements in row-major order,
+// starting at element Offset. Elements beyond the parameter's end are padding: their values affect nothing, and their
+// states have no meaning. All ranks of a program have the same Length and each its own Offset, such as rank·Length.
+//
+// Row and column sums ([Adafactor]) scatter the elements into all rows or columns of the parameter and all-reduce
+// those; every rank stores all of them. The scatter adds in no fixed order on some devices, so the last bits of such
+// states may differ from run to run there.
+type Flat struct {
+	Length int // of the vector on each rank, including padding
+	// Offset is an integer scalar, of type int64 for a parameter with 2³¹ elements or more. Sum is an all-reduce over
+	// the ranks. Both may be nil for optimizers that need no sums over the parameter (Adam8bit needs Offset).
+	Offset *graph.Node
+	Sum    func(*graph.Node) *graph.Node
+}
+
+// FlatLength returns the Length of the flat parts of a parameter over n ranks: its elements divided by n and rounded
+// up, so that the last parts may have padding. For an optimizer that quantizes blocks ([Adam8bit]) it is rounded up to
+// a multiple of the block, so that the shards compute exactly the step of the full parameter.
+func FlatLength(r Optimizer, param params.Spec, ranks int) int {
+	length, unit := (param.Size()+ranks-1)/ranks, max(1, blockOf(r, param))
+	return max(1, (length+unit-1)/unit*unit)
+}
+
+// blocked is an optimizer that stores one number for a block of elements.
+type blocked interface {
+	block(param params.Spec) int
+}
+
+// blockOf returns the length of an optimizer's blocks of a parameter, or 0 if it has none.
+func blockOf(r Optimizer, param params.Spec) int {
+	if b, ok := r.(blocked); ok {
+		return b.block(param)
+	}
+	return 0
+}
+
+func (f Flat) check([]int) error {
+	if f.Length < 1 {
+		return fmt.Errorf("it has %d elements: choose at least 1", f.Length)
+	}
+	return nil
+}
+
+func (f Flat) dims([]int) []int              { return []int{max(1, f.Length)} }
+func (f Flat) joined() int                   { return 0 }
+func (f Flat) sum(x *graph.Node) *graph.Node { return sumWith(f.Sum, x) }
+func (f Flat) folded(int) Part               { return fullPart{} }
+
+func (f Flat) alignsBlocks(_ []int, block int) bool { return f.Length%block == 0 }
+
+// at returns the index of each element in the flattened parameter.
+func (f Flat) at() *graph.Node {
+	if f.Offset == nil || !f.Offset.IsScalar() || !f.Offset.DType().IsInt() {
+		panic(errors.New("optim: this optimizer needs a flat part's first element: set Offset to an integer scalar"))
+	}
+	from := graph.ConvertDType(f.Offset, dtypes.Int64) // a parameter may have more than 2³¹ elements
+	return graph.Add(graph.Iota(from.Graph(), shapes.Make(dtypes.Int64, f.Length), 0), from)
+}
+
+func (f Flat) clean(x *graph.Node, full []int) *graph.Node {
+	at := f.at()
+	inside := graph.LessThan(at, graph.Const(at.Graph(), int64(product(full))))
+	return graph.Where(inside, x, graph.ZerosLike(x))
+}
+
+func (f Flat) fold(x *graph.Node, full []int, axis int) *graph.Node {
+	dims := slices.Delete(slices.Clone(full), axis, axis+1)
+	sums := graph.Scatter(f.index(full, axis), f.clean(x, full), shapes.Make(x.DType(), product(dims)), false, false)
+	return graph.Reshape(f.sum(sums), dims...)
+}
+
+func (f Flat) spread(y *graph.Node, full []int, axis int) *graph.Node {
+	return graph.Gather(graph.Reshape(y, y.Shape().Size()), f.index(full, axis))
+}
+
+// index returns, for each element, its index in the result of summing the full parameter over an axis, for Gather and
+// Scatter: with full dimensions (outer, axis, inner), (o, a, i) goes to (o, i). Padding gets the last element's index.
+func (f Flat) index(full []int, axis int) *graph.Node {
+	inner := product(full[axis+1:])
+	at := f.at()
+	at = graph.Min(at, graph.Const(at.Graph(), int64(product(full)-1)))
+	c := func(n int) *graph.Node { return graph.Const(at.Graph(), int64(n)) }
+	outer := graph.Div(at, c(inner*full[axis]))
+	to := graph.Add(graph.Mul(outer, c(inner)), graph.Mod(at, c(inner)))
+	return graph.InsertAxes(to, -1)
 }

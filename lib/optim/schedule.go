@@ -1,12 +1,17 @@
 package optim
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
+	"slices"
+	"strings"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
+
+	"github.com/shardbook/shardbook/lib/params"
 )
 
 // Schedule is a learning rate schedule: a factor for each step, counted from 1. See [Scheduled].
@@ -44,7 +49,7 @@ type Warmup struct {
 
 // Validate implements [Schedule].
 func (s Warmup) Validate() error {
-	if err := checkSteps("Warmup", s.Steps); err != nil || s.Then == nil {
+	if err := positive("Warmup.Steps", s.Steps); err != nil || s.Then == nil {
 		return err
 	}
 	return s.Then.Validate()
@@ -81,7 +86,7 @@ type Cosine struct {
 
 // Validate implements [Schedule].
 func (s Cosine) Validate() error {
-	return errors.Join(checkSteps("Cosine", s.Steps), checkFloor("Cosine", s.Floor))
+	return checkDecay("Cosine", s.Steps, s.Floor)
 }
 
 // At implements [Schedule].
@@ -102,9 +107,7 @@ type Linear struct {
 }
 
 // Validate implements [Schedule].
-func (s Linear) Validate() error {
-	return errors.Join(checkSteps("Linear", s.Steps), checkFloor("Linear", s.Floor))
-}
+func (s Linear) Validate() error { return checkDecay("Linear", s.Steps, s.Floor) }
 
 // At implements [Schedule].
 func (s Linear) At(step int) float64 { return 1 - (1-s.Floor)*progress(step, s.Steps) }
@@ -119,7 +122,7 @@ func (s Linear) Rate(step *graph.Node) *graph.Node {
 type InverseSqrt struct{ Steps int }
 
 // Validate implements [Schedule].
-func (s InverseSqrt) Validate() error { return checkSteps("InverseSqrt", s.Steps) }
+func (s InverseSqrt) Validate() error { return positive("InverseSqrt.Steps", s.Steps) }
 
 // At implements [Schedule].
 func (s InverseSqrt) At(step int) float64 {
@@ -138,13 +141,7 @@ type Noam struct{ Width, Warmup int }
 
 // Validate implements [Schedule].
 func (s Noam) Validate() error {
-	if s.Width < 1 {
-		return fmt.Errorf("optim: Noam.Width is %d: set it to at least 1", s.Width)
-	}
-	if s.Warmup < 1 {
-		return fmt.Errorf("optim: Noam.Warmup is %d: set it to at least 1", s.Warmup)
-	}
-	return nil
+	return cmp.Or(positive("Noam.Width", s.Width), positive("Noam.Warmup", s.Warmup))
 }
 
 // At implements [Schedule].
@@ -170,16 +167,118 @@ func progressNode(step *graph.Node, steps int) *graph.Node {
 	return graph.ClipScalar(graph.DivScalar(done, float64(steps)), 0, 1)
 }
 
-func checkSteps(schedule string, steps int) error {
-	if steps < 1 {
-		return fmt.Errorf("optim: %s.Steps is %d: set it to at least 1", schedule, steps)
+// checkDecay checks the settings of a schedule that falls to floor after a number of steps.
+func checkDecay(schedule string, steps int, floor float64) error {
+	if !(floor >= 0 && floor <= 1) {
+		return fmt.Errorf("optim: %s.Floor is %g: set it to 0 to 1", schedule, floor)
+	}
+	return positive(schedule+".Steps", steps)
+}
+
+// Scheduled returns an optimizer whose learning rate is multiplied by the schedule at each step. Weight decay that is
+// proportional to the learning rate is multiplied with it.
+func Scheduled(o Optimizer, schedule Schedule) Optimizer { return scheduled{o, schedule} }
+
+type scheduled struct {
+	optimizer Optimizer
+	schedule  Schedule
+}
+
+func (r scheduled) Validate() error {
+	if r.optimizer == nil || r.schedule == nil {
+		return errors.New("optim: Scheduled lacks its optimizer or its schedule: give both")
+	}
+	return errors.Join(r.optimizer.Validate(), r.schedule.Validate())
+}
+
+func (r scheduled) States(param params.Spec, part Part) []State {
+	if r.optimizer == nil {
+		return nil
+	}
+	return r.optimizer.States(param, part)
+}
+
+func (r scheduled) block(param params.Spec) int { return blockOf(r.optimizer, param) }
+
+func (r scheduled) Update(u Update) (*graph.Node, []*graph.Node) {
+	if err := r.Validate(); err != nil {
+		panic(err)
+	}
+	rate := r.schedule.Rate(u.Step)
+	if u.Rate != nil {
+		rate = graph.Mul(rate, graph.ConvertDType(u.Rate, rate.DType()))
+	}
+	u.Rate = rate
+	return r.optimizer.Update(u)
+}
+
+// Group is a parameter group of [Grouped]: the parameters for which Has returns true, and their optimizer.
+type Group struct {
+	Has       func(param params.Spec) bool
+	Optimizer Optimizer
+}
+
+// Grouped returns an optimizer that uses, for each parameter, the optimizer of the first group whose Has returns true,
+// and rest for the others. For example, without weight decay for normalization scales and biases:
+//
+//	Grouped(AdamW(3e-4), Group{Named("*.g", "*.b"), Adam(3e-4)})
+func Grouped(rest Optimizer, groups ...Group) Optimizer { return grouped{rest, slices.Clone(groups)} }
+
+// Named selects parameters by name. A name may begin with "*", which matches anything.
+func Named(names ...string) func(params.Spec) bool {
+	return func(param params.Spec) bool {
+		for _, name := range names {
+			if end, any := strings.CutPrefix(name, "*"); name == param.Name || any &&
+				strings.HasSuffix(param.Name, end) {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+type grouped struct {
+	rest   Optimizer
+	groups []Group
+}
+
+func (r grouped) Validate() error {
+	if r.rest == nil {
+		return errors.New("optim: Grouped has no optimizer for the rest: give one")
+	}
+	for i, g := range r.groups {
+		if g.Has == nil || g.Optimizer == nil {
+			return fmt.Errorf("optim: group #%d lacks its Has or its Optimizer: give both", i)
+		}
+		if err := g.Optimizer.Validate(); err != nil {
+			return fmt.Errorf("optim: group #%d: %w", i, err)
+		}
+	}
+	return r.rest.Validate()
+}
+
+// of returns a parameter's optimizer; nil if Grouped has none for the rest.
+func (r grouped) of(param params.Spec) Optimizer {
+	for _, g := range r.groups {
+		if g.Has != nil && g.Has(param) {
+			return g.Optimizer
+		}
+	}
+	return r.rest
+}
+
+func (r grouped) States(param params.Spec, part Part) []State {
+	if o := r.of(param); o != nil {
+		return o.States(param, part)
 	}
 	return nil
 }
 
-func checkFloor(schedule string, floor float64) error {
-	if !(floor >= 0 && floor <= 1) {
-		return fmt.Errorf("optim: %s.Floor is %g: set it to 0 to 1", schedule, floor)
+func (r grouped) block(param params.Spec) int { return blockOf(r.of(param), param) }
+
+func (r grouped) Update(u Update) (*graph.Node, []*graph.Node) {
+	if err := r.Validate(); err != nil {
+		panic(err)
 	}
-	return nil
+	return r.of(u.Spec).Update(u)
 }

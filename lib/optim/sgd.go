@@ -66,3 +66,45 @@ func (r SGDOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
 	}
 	return u.descend(w, change, r.LR), states
 }
+
+// LionOptimizer is Lion (Chen et al. 2023, "Symbolic Discovery of Optimization Algorithms", algorithm 2), which steps
+// by the sign of a running mean of gradients; make it with [Lion]. For gradient g:
+//
+//	w ← w − LR·( sign(β₁m + (1−β₁)g) + WeightDecay·w )
+//	m ← β₂m + (1−β₂)g
+//
+// Its state is "m", of the parameter's shape.
+type LionOptimizer struct {
+	// LR is the learning rate, by which every element changes in each step. The paper (§5) recommends a rate 3 to 10
+	// times smaller than for AdamW, and a weight decay larger by the same factor. At least 0.
+	LR float64
+	// Beta1 weighs the running mean against the new gradient in a step, Beta2 in the stored mean; both in [0,1).
+	Beta1, Beta2 float64
+	// WeightDecay·LR is the fraction by which each element shrinks in one step. At least 0.
+	WeightDecay float64
+}
+
+// Lion returns the optimizer with the given learning rate, betas 0.9 and 0.99 and weight decay 0.1: ten times that of
+// [AdamW], for a tenth of its learning rate.
+func Lion(lr float64) LionOptimizer {
+	return LionOptimizer{LR: lr, Beta1: 0.9, Beta2: 0.99, WeightDecay: 0.1}
+}
+
+// Validate implements Optimizer.
+func (r LionOptimizer) Validate() error {
+	return checkSettings("Lion", setting{"LR", r.LR, 0, math.Inf(1)}, setting{"Beta1", r.Beta1, 0, 1},
+		setting{"Beta2", r.Beta2, 0, 1}, setting{"WeightDecay", r.WeightDecay, 0, math.Inf(1)})
+}
+
+// States implements Optimizer: "m".
+func (r LionOptimizer) States(param params.Spec, part Part) []State {
+	return Elementwise(param, part, "m")
+}
+
+// Update implements Optimizer. It does not use the step.
+func (r LionOptimizer) Update(u Update) (*graph.Node, []*graph.Node) {
+	w, g := u.begin(r)
+	m := u.States[0]
+	direction := graph.Sign(running(m, g, r.Beta1))
+	return u.descend(w, decayed(direction, w, r.WeightDecay), r.LR), []*graph.Node{running(m, g, r.Beta2)}
+}

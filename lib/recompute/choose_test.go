@@ -278,3 +278,34 @@ func TestPlanOf(t *testing.T) {
 		t.Errorf("of 17 steps: error %v", err)
 	}
 }
+
+// The cheapest way to stay within a budget: large outputs that are cheap to recompute are dropped first.
+func ExampleChoose() {
+	steps := []recompute.Step{
+		{Name: "qkv", Bytes: 3, Cost: 24},
+		{Name: "scores", Bytes: 8, Cost: 16},
+		{Name: "mid", Bytes: 1, Cost: 8},
+		{Name: "up", Bytes: 4, Cost: 32},
+		{Name: "act", Bytes: 4, Cost: 4},
+		{Name: "down", Bytes: 1, Cost: 32, Always: true},
+	}
+	for _, budget := range []int64{21, 13, 12, 11} {
+		keep, peak, cost, err := recompute.Choose(steps, budget)
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		fmt.Print("peak ", peak, " at a cost of ", cost, ", again:")
+		for i, s := range steps {
+			if !keep[i] {
+				fmt.Print(" ", s.Name)
+			}
+		}
+		fmt.Println()
+	}
+	// Output:
+	// peak 21 at a cost of 0, again:
+	// peak 13 at a cost of 16, again: scores
+	// peak 12 at a cost of 40, again: qkv scores
+	// recompute: no choice needs at most 11 bytes: the least possible is 12, raise the budget
+}

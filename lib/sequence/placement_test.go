@@ -6,7 +6,16 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/flash"
 	"github.com/shardbook/shardbook/lib/sequence"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // Eleven tokens on three ranks; positions from 11 on are padding.
@@ -22,19 +31,6 @@ func ExamplePlacement_Positions() {
 	// contiguous: [0 1 2 3] [4 5 6 7] [8 9 10 11]
 	// striped: [0 3 6 9] [1 4 7 10] [2 5 8 11]
 	// zigzag: [0 1 10 11] [2 3 8 9] [4 5 6 7]
-}
-
-// The balance of a ring of eight with a causal mask.
-func ExampleBalance() {
-	for _, p := range sequence.Placements() {
-		fmt.Printf("%s: %.2f%%\n", p, 100*sequence.Balance(p.Work(1024, 8, 128)))
-	}
-	fmt.Printf("zigzag, smaller blocks: %.2f%%\n", 100*sequence.Balance(sequence.Zigzag.Work(1024, 8, 32)))
-	// Output:
-	// contiguous: 56.25%
-	// striped: 100.00%
-	// zigzag: 100.00%
-	// zigzag, smaller blocks: 100.00%
 }
 
 // Every token is on exactly one rank, and every rank has the same number.
@@ -141,5 +137,160 @@ func TestPanics(t *testing.T) {
 			}()
 			f()
 		}()
+	}
+}
+
+// What each of four devices sends for a layer, with 8192 tokens, 32 query heads and 8 key heads of width 128.
+func ExampleGroup_Traffic() {
+	layer := sequence.Layer{Batch: 1, Tokens: 8192, Heads: 32, KeyHeads: 8, Width: 128, Type: dtypes.BFloat16}
+	sent := func(name string, s sequence.Group, ring, ulysses int) {
+		forward, backward := s.Traffic(layer, ring, ulysses)
+		total := func(moves []sequence.Move) (mib int64) {
+			for _, m := range moves {
+				mib += m.Sent >> 20
+			}
+			return mib
+		}
+		fmt.Printf("%-8s %3d MiB forwards, %3d MiB backwards\n", name, total(forward), total(backward))
+	}
+	sent("ring", sequence.Group{Ring: "a"}, 4, 1)
+	sent("gather", sequence.Group{Ring: "a", Gather: true}, 4, 1)
+	sent("Ulysses", sequence.Group{Ulysses: "b"}, 1, 4)
+	sent("hybrid", sequence.Group{Ring: "a", Ulysses: "b"}, 2, 2)
+	// Output:
+	// ring      24 MiB forwards,  88 MiB backwards
+	// gather    24 MiB forwards,  48 MiB backwards
+	// Ulysses   30 MiB forwards,  30 MiB backwards
+	// hybrid    28 MiB forwards,  60 MiB backwards
+}
+
+// program compiles attention of sharded operands, with its gradients if backward.
+func program(t *testing.T, b *xla.Backend, s sequence.Group, layer sequence.Layer, ring, ulysses int, o flash.Options,
+	backward bool) *xla.Program {
+	t.Helper()
+	mesh := must(b.Mesh(xla.Axis("ring", ring), xla.Axis("heads", ulysses)))
+	shard := xla.Shard(1, "ring", "heads")
+	p := must(xla.Compile(mesh, func(in nodes) nodes {
+		out := s.Attention(in[0], in[1], in[2], layer.Tokens, o)
+		if !backward {
+			return nodes{out}
+		}
+		return append(nodes{out}, graph.Gradient(graph.ReduceAllSum(graph.Mul(out, in[3])), in[:3]...)...)
+	}, xla.In(shard).Gives(shard)))
+	t.Cleanup(p.Close)
+	ranks := ring * ulysses
+	of := func(heads int) *tensors.Tensor {
+		tokens := layer.Tokens + (2*ranks-layer.Tokens%(2*ranks))%(2*ranks) // padded for Zigzag
+		return tensors.FromShape(shapes.Make(layer.Type, layer.Batch, tokens, heads, layer.Width))
+	}
+	q, k := of(layer.Heads), of(layer.KeyHeads)
+	if err := p.Prepare(q, k, k, q); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// XLA's program has exactly the predicted traffic, in either pass.
+func TestTraffic(t *testing.T) {
+	b := devicetest.Open(t, 4)
+	for _, c := range []struct {
+		group         sequence.Group
+		ring, ulysses int
+		dtype         dtypes.DType
+		o             flash.Options
+	}{
+		{sequence.Group{Ring: "ring", Placement: sequence.Zigzag}, 4, 1, dtypes.Float32, flash.Causal()},
+		{sequence.Group{Ring: "ring", Placement: sequence.Zigzag}, 3, 1, dtypes.BFloat16, flash.Options{}},
+		{sequence.Group{Ring: "ring", Placement: sequence.Zigzag, Gather: true}, 3, 1, dtypes.BFloat16, flash.Causal()},
+		{sequence.Group{Ulysses: "heads"}, 1, 4, dtypes.Float32, flash.Causal()},
+		{sequence.Group{Ring: "ring", Placement: sequence.Zigzag, Ulysses: "heads"}, 2, 2, dtypes.BFloat16,
+			flash.Causal()},
+	} {
+		layer := sequence.Layer{Batch: 2, Tokens: 24, Heads: 8, KeyHeads: 4, Width: 4, Type: c.dtype}
+		for _, backward := range []bool{false, true} {
+			report := must(program(t, b, c.group, layer, c.ring, c.ulysses, c.o, backward).Collectives())
+			forwards, backwards := c.group.Traffic(layer, c.ring, c.ulysses)
+			plan := slices.Clone(forwards)
+			if c.ring > 1 { // the all-to-all of collective.Rank
+				plan = append(plan, sequence.Move{Traffic: xla.Traffic{Kind: xla.AllToAll, Count: 1,
+					Bytes: 4 * int64(c.ring)}})
+			}
+			if backward {
+				plan = slices.Concat(plan, backwards)
+			}
+			for _, kind := range []xla.CollectiveKind{xla.AllReduce, xla.AllGather, xla.ReduceScatter, xla.AllToAll,
+				xla.Permute} {
+				want := xla.Traffic{Kind: kind}
+				for _, m := range plan {
+					if m.Kind == kind {
+						want.Count, want.Bytes = want.Count+m.Count, want.Bytes+m.Bytes
+					}
+				}
+				if got := report.Of(kind); got != want {
+					t.Errorf("%+v, backward %v: XLA has %+v, predicted are %+v", c.group, backward, got, want)
+				}
+			}
+		}
+	}
+}
+
+// With a fixed number of tokens on each rank, a rank's memory does not grow with the number of ranks: eight ranks
+// support at least 0.9 times twice the context of four. It needs at most 2.5 times the memory of one device with as
+// many tokens, because of send and receive buffers, and far less than the scores would.
+func TestMemory(t *testing.T) {
+	b := devicetest.Open(t, 8)
+	const tokens = 1024 // of each rank
+	needs := func(ranks int) int64 {
+		s := sequence.Group{Ring: "ring", Placement: sequence.Zigzag}
+		layer := sequence.Layer{Batch: 1, Tokens: ranks * tokens, Heads: 4, KeyHeads: 4, Width: 32,
+			Type: dtypes.Float32}
+		m := must(program(t, b, s, layer, ranks, 1, flash.Causal(), true).Memory())
+		return m.Arguments + m.Outputs + m.Temporary
+	}
+	one, four, eight := needs(1), needs(4), needs(8)
+	t.Logf("a rank of 1, 4 and 8 has %d, %d and %d KiB for %d tokens of its own", one>>10, four>>10, eight>>10, tokens)
+	if float64(eight) > float64(four)/0.9 || float64(eight) > 2.5*float64(one) || eight > 4*4*tokens*tokens {
+		t.Errorf("a rank of 1, 4 and 8 needs %d, %d and %d bytes for %d tokens of its own", one, four, eight, tokens)
+	}
+}
+
+// TestBetween cuts the program of a ring between programs: the next keys and values are sent while the program of a hop
+// runs, which does not use them, and no rank has more than two ranks' keys at once. (Packages that run such programs
+// test their results.)
+func TestBetween(t *testing.T) {
+	const ranks, tokens, heads, width = 4, 32, 2, 8
+	mesh := must(devicetest.One().Mesh(xla.Axis("data", 1)))
+	own := shapes.Make(dtypes.Float32, 1, tokens/ranks, heads, width)
+	attend := func(in []*graph.Node) []*graph.Node {
+		collective.Between(in[0].Graph(), "ring", ranks, in[3])
+		g := sequence.Group{Ring: "ring", Placement: sequence.Zigzag}
+		return []*graph.Node{g.Attention(in[0], in[1], in[2], tokens, flash.Causal())}
+	}
+	cut := must(xla.NewSegments(mesh, attend, own, own, own, shapes.Make(dtypes.Int32)))
+	layer := sequence.Layer{Batch: 1, Tokens: tokens, Heads: heads, KeyHeads: heads, Width: width, Type: dtypes.Float32}
+	there, _ := sequence.Group{Ring: "ring"}.Traffic(layer, ranks, 1)
+	var bytes int64
+	for n, s := range cut.Shifts {
+		bytes += s.Shape.ByteSize()
+		received := func(k int) bool {
+			return slices.Contains(cut.Programs[k].In, xla.Ref{Kind: xla.RefReceived, Number: n})
+		}
+		if k := s.Before; received(k) || !received(k+1) || cut.Takes(k+2, xla.Ref{Kind: xla.RefReceived, Number: n}) {
+			t.Errorf("what shift %d receives is not used by program %d alone: %+v", n, k+1, cut.Programs)
+		}
+		if of := s.Of; n > 0 && of != (xla.Ref{Kind: xla.RefReceived, Number: n - 1}) {
+			t.Errorf("shift %d is of %v", n, of)
+		}
+	}
+	if len(cut.Shifts) != there[0].Count || bytes != there[0].Bytes {
+		t.Errorf("%d shifts of %d bytes, want %d of %d", len(cut.Shifts), bytes, there[0].Count, there[0].Bytes)
+	}
+	gathers := func(in []*graph.Node) []*graph.Node {
+		collective.Between(in[0].Graph(), "ring", ranks, in[3])
+		g := sequence.Group{Ring: "ring", Gather: true}
+		return []*graph.Node{g.Attention(in[0], in[1], in[2], tokens, flash.Causal())}
+	}
+	if _, err := xla.NewSegments(mesh, gathers, own, own, own, shapes.Make(dtypes.Int32)); err == nil {
+		t.Error("Gather along an axis between programs: no error")
 	}
 }

@@ -20,6 +20,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
+func TestMain(m *testing.M) { devicetest.Main(m) }
+
 type nodes = []*graph.Node
 
 // problem is one call of attention with its inputs, for a number of ring and Ulysses ranks.
@@ -44,8 +46,8 @@ func (p problem) options() flash.Options {
 	return flash.Options{Mask: flash.Mask{Causal: p.causal, Window: p.window}, Implementation: p.engine}
 }
 
-// fill draws the inputs.
-func (p *problem) fill() {
+// filled returns the problem with random inputs.
+func (p problem) filled() problem {
 	r := rand.New(rand.NewPCG(uint64(p.tokens), uint64(p.h)))
 	normal := func(n int) []float64 {
 		x := make([]float64, n)
@@ -58,6 +60,7 @@ func (p *problem) fill() {
 	}
 	p.q, p.dout = normal(p.b*p.tokens*p.h*p.d), normal(p.b*p.tokens*p.h*p.d)
 	p.key, p.value = normal(p.b*p.tokens*p.k*p.d), normal(p.b*p.tokens*p.k*p.d)
+	return p
 }
 
 // args are q, k, v and dout, of all tokens.
@@ -136,42 +139,6 @@ func (p problem) exact() result {
 	return r
 }
 
-// naive is the result of float32 attention with all scores, on a backend that is not XLA.
-func (p problem) naive(t testing.TB) result {
-	t.Helper()
-	p.dtype = dtypes.Float32
-	args := p.args()
-	out, err := devicetest.CallOn(devicetest.PureGo(), func(in nodes) nodes {
-		g := in[0].Graph()
-		q := graph.Reshape(in[0], p.b, p.tokens, p.k, p.h/p.k, p.d)
-		scores := graph.MulScalar(graph.Einsum("btkgd,bskd->bkgts", q, in[1]), 1/math.Sqrt(float64(p.d)))
-		far := graph.Sub(graph.Iota(g, shapes.Make(dtypes.Int32, p.tokens, p.tokens), 0),
-			graph.Iota(g, shapes.Make(dtypes.Int32, p.tokens, p.tokens), 1))
-		seen := graph.Equal(far, far)
-		if p.causal {
-			seen = graph.LogicalAnd(seen, graph.GreaterOrEqual(far, graph.ZerosLike(far)))
-		}
-		if p.window > 0 {
-			seen = graph.LogicalAnd(seen, graph.LessThan(graph.Abs(far),
-				graph.AddScalar(graph.ZerosLike(far), p.window)))
-		}
-		seen = graph.BroadcastToDims(graph.InsertAxes(seen, 0, 0, 0), scores.Shape().Dimensions...)
-		scores = graph.Where(seen, scores, graph.BroadcastToDims(graph.Const(g, float32(-1e30)),
-			scores.Shape().Dimensions...))
-		out := graph.Reshape(graph.Einsum("bkgts,bskd->btkgd", graph.Softmax(scores, -1), in[2]), p.b, p.tokens, p.h,
-			p.d)
-		return append(nodes{out}, graph.Gradient(graph.ReduceAllSum(graph.Mul(out, in[3])), in[:3]...)...)
-	}, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var r result
-	for i, x := range out {
-		r[i] = wide(x)
-	}
-	return r
-}
-
 func wide(x *tensors.Tensor) (y []float64) {
 	x.MustConstFlatData(func(flat any) {
 		switch flat := flat.(type) {
@@ -210,19 +177,13 @@ func (p problem) build(in nodes) nodes {
 func compile(t testing.TB, b *xla.Backend, problems []problem) *xla.Program {
 	t.Helper()
 	p := problems[0]
-	mesh, err := b.Mesh(xla.Axis("ring", p.ring), xla.Axis("heads", p.ulysses))
-	if err != nil {
-		t.Fatal(err)
-	}
-	program, err := xla.Compile(mesh, func(in nodes) (out nodes) {
+	mesh := must(b.Mesh(xla.Axis("ring", p.ring), xla.Axis("heads", p.ulysses)))
+	program := must(xla.Compile(mesh, func(in nodes) (out nodes) {
 		for i, p := range problems {
 			out = append(out, p.build(in[4*i:4*i+4])...)
 		}
 		return out
-	}, xla.In(xla.Replicated()).Gives(xla.Shard(1, "ring", "heads")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(xla.Replicated()).Gives(xla.Shard(1, "ring", "heads"))))
 	t.Cleanup(program.Close)
 	return program
 }
@@ -237,17 +198,11 @@ func run(t testing.TB, b *xla.Backend, problems ...problem) ([]result, *xla.Prog
 			args = append(args, x)
 		}
 	}
-	out, err := program.Call(args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(program.Call(args...))
 	results := make([]result, len(problems))
 	for i, p := range problems {
 		for j := range 4 {
-			joined, err := out[4*i+j].Merge()
-			if err != nil {
-				t.Fatal(err)
-			}
+			joined := must(out[4*i+j].Merge())
 			results[i][j] = p.inOrder(wide(joined), joined.Shape().Dim(1), joined.Shape().Dim(2)*p.d)
 		}
 	}
@@ -274,4 +229,12 @@ func (p problem) places(n int) (positions []int) {
 		positions = append(positions, p.group.Placement.Positions(n, p.ring, rank)...)
 	}
 	return positions
+}
+
+// must returns x, and panics with an error.
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
 }

@@ -1,10 +1,13 @@
 package tensor
 
 import (
+	"slices"
+
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/params"
 )
 
 // Matmul multiplies x (…,in) by w (in,out) and returns (…,out), in any precision. It must support any number of tokens,
@@ -96,4 +99,201 @@ func (t Group) Leave(x *graph.Node) *graph.Node {
 		return collective.ReduceScatter(x, collective.Sum, 1, t.Axis)
 	}
 	return collective.G(x, t.Axis)
+}
+
+// GoMLX derives the gradients of both rings: the gradient of a shift is the shift back. Only cutting x into chunks and
+// joining them have gradients of their own (chunks, ordered): GoMLX's would add up n arrays that are mostly zeros.
+
+// overlaps reports whether a graph uses the rings.
+func (t Group) overlaps(g *graph.Graph) bool { return t.Overlap && t.splitsTokens(g) }
+
+// ringColumns is Columns in chunks: at step s the device multiplies the tokens of rank r−s and sends them on.
+func (t Group) ringColumns(x *graph.Node, ws []*graph.Node, matmul Matmul) []*graph.Node {
+	n := t.Size(x.Graph())
+	results := make([][]*graph.Node, len(ws)) // of each matrix, by step
+	for s := range n {
+		here := x
+		if s < n-1 {
+			x = collective.RingShift(here, 1, t.Axis)
+		}
+		for i, w := range ws {
+			results[i] = append(results[i], matmul(here, w))
+		}
+	}
+	ys := make([]*graph.Node, len(ws))
+	for i, chunks := range results {
+		ys[i] = t.ordered(chunks, 0)
+	}
+	return ys
+}
+
+// ringRows is Rows in chunks: the sum for the tokens of rank d starts at rank d+1 and ends at rank d. At step s rank r
+// multiplies the tokens of rank r−1−s while it receives the sum that they belong to.
+func (t Group) ringRows(x, w *graph.Node, matmul Matmul) *graph.Node {
+	n := t.Size(x.Graph())
+	check(x.Shape().Dim(1)%n == 0, "Rows: %d devices do not divide the %d tokens of x %s", n, x.Shape().Dim(1),
+		x.Shape())
+	var sum *graph.Node
+	for s, chunk := range t.chunks(x, 1) {
+		if s == 0 {
+			sum = matmul(chunk, w)
+			continue
+		}
+		sum = collective.RingShift(sum, 1, t.Axis)
+		sum = graph.Add(sum, matmul(chunk, w))
+	}
+	return sum
+}
+
+// chunks cuts x (B,T,…) along the tokens into n chunks (B,T/n,…). On rank r chunk s has the tokens of rank r−back−s.
+// Its backward pass is the function ordered.
+func (t Group) chunks(x *graph.Node, back int) []*graph.Node {
+	return autodiff.Custom([]*graph.Node{x}, func(in []*graph.Node) []*graph.Node { return t.cutTokens(in[0], back) },
+		func(_, _, v []*graph.Node) []*graph.Node { return []*graph.Node{t.joinTokens(v, back)} })
+}
+
+// ordered joins chunks to x.
+func (t Group) ordered(chunks []*graph.Node, back int) *graph.Node {
+	return autodiff.Custom(chunks, func(in []*graph.Node) []*graph.Node {
+		return []*graph.Node{t.joinTokens(in,
+			back)}
+	}, func(_, _, v []*graph.Node) []*graph.Node { return t.cutTokens(v[0], back) })[0]
+}
+
+func (t Group) cutTokens(x *graph.Node, back int) []*graph.Node {
+	n := t.Size(x.Graph())
+	dims := x.Shape().Clone().Dimensions
+	dims[1] /= n
+	chunks := make([]*graph.Node, n)
+	for s := range chunks {
+		chunks[s] = graph.DynamicSlice(x, t.starts(x, back+s, dims[1]), dims)
+	}
+	return chunks
+}
+
+func (t Group) joinTokens(chunks []*graph.Node, back int) *graph.Node {
+	shape := chunks[0].Shape().Clone()
+	length := shape.Dimensions[1]
+	shape.Dimensions[1] *= len(chunks)
+	x := graph.Zeros(chunks[0].Graph(), shape)
+	for s, chunk := range chunks {
+		x = graph.DynamicUpdateSlice(x, chunk, t.starts(x, back+s, length))
+	}
+	return x
+}
+
+// starts returns the indices in x (B,T,…) at which the tokens of rank r−back start, with length tokens for each rank.
+func (t Group) starts(x *graph.Node, back, length int) []*graph.Node {
+	g := x.Graph()
+	n := t.Size(g)
+	starts := make([]*graph.Node, x.Rank())
+	for i := range starts {
+		starts[i] = graph.Const(g, int32(0))
+	}
+	rank := graph.ModScalar(graph.AddScalar(t.Rank(g), 2*n-back), n) // back is less than 2n
+	starts[1] = graph.MulScalar(rank, length)
+	return starts
+}
+
+// Replicated sums the gradients of parameters that every device has but, with Sequence, uses only for its tokens: of
+// normalizations, biases after [Group.Rows], position embeddings. It returns the same nodes; one all-reduce for each
+// type sums their gradients over the devices, in that type. Without Sequence the gradients are complete on each device,
+// and it adds nothing.
+func (t Group) Replicated(ps []*graph.Node) []*graph.Node {
+	if len(ps) == 0 || !t.splitsTokens(ps[0].Graph()) {
+		return slices.Clone(ps)
+	}
+	return autodiff.Custom(ps, func(in []*graph.Node) []*graph.Node { return in },
+		func(_, _, v []*graph.Node) []*graph.Node { return collective.AllReduceEach(v, collective.Sum, t.Axis) })
+}
+
+// SumCopies sums the gradients of a parameter whose indices are partly replicated on several ranks, such as key and
+// value heads when there are fewer heads than ranks ([Heads]), so that the replicas stay equal. It returns x, the
+// rank's shard along an axis (−1 is the last); the gradient at each replicated index is the sum over the ranks that
+// have it. It returns x unchanged if the cut is nil or no index is replicated.
+//
+// The backward pass has one all-reduce, in x's type, of the replicated columns. It panics if the cut is not for this
+// group or does not match x.
+func (t Group) SumCopies(x *graph.Node, axis int, cut *params.Cut) *graph.Node {
+	n := t.Size(x.Graph())
+	if cut == nil || n == 1 {
+		return x
+	}
+	check(axis >= -x.Rank() && axis < x.Rank(), "SumCopies: %s has no axis %d", x.Shape(), axis)
+	axis = (axis + x.Rank()) % x.Rank()
+	check(cut.Ranks() == n, "SumCopies: the cut is for %d ranks and the group has %d", cut.Ranks(), n)
+	check(x.Shape().Dim(axis) == cut.Length(), "SumCopies: x has shape %s, but a rank's shard along axis %d has "+
+		"length %d", x.Shape(), axis, cut.Length())
+	where, which := replicated(cut)
+	if len(where[0]) == 0 {
+		return x
+	}
+	return graph.IdentityWithCustomGradient(x, func(_, v *graph.Node) *graph.Node {
+		g := v.Graph()
+		mine := func(table [][]int32) *graph.Node { // the rank's row
+			return graph.Reshape(collective.Part(graph.Const(g, table), 0, t.Axis), -1)
+		}
+		v = swapped(v, axis)
+		sums := collective.AllReduce(rowsAt(v, mine(where)), collective.Sum, t.Axis)
+		at := mine(which)
+		has := graph.GreaterOrEqual(at, graph.Const(g, int32(0)))
+		return swapped(graph.Where(broadcastLeft(has, v), rowsAt(sums, at), v), axis)
+	})
+}
+
+// replicated numbers the indices that several ranks have. where[rank][number] is the position of that index in the
+// rank's shard, or −1; which[rank][position] is the number of the index at a position, or −1.
+func replicated(cut *params.Cut) (where, which [][]int32) {
+	holders := map[int]int{}
+	for _, indices := range cut.Index {
+		for _, i := range indices {
+			if i >= 0 {
+				holders[i]++
+			}
+		}
+	}
+	numbers := map[int]int32{} // of the replicated indices, in the order in which ranks list them
+	for _, indices := range cut.Index {
+		for _, i := range indices {
+			if _, known := numbers[i]; !known && holders[i] > 1 {
+				numbers[i] = int32(len(numbers))
+			}
+		}
+	}
+	where, which = make([][]int32, cut.Ranks()), make([][]int32, cut.Ranks())
+	for r, indices := range cut.Index {
+		where[r], which[r] = make([]int32, len(numbers)), make([]int32, len(indices))
+		for number := range where[r] {
+			where[r][number] = -1
+		}
+		for place, i := range indices {
+			which[r][place] = -1
+			if number, several := numbers[i]; several {
+				where[r][number], which[r][place] = int32(place), number
+			}
+		}
+	}
+	return where, which
+}
+
+// rowsAt gathers rows of x along axis 0, with zeros for −1.
+func rowsAt(x, places *graph.Node) *graph.Node {
+	zero := graph.Const(x.Graph(), int32(0))
+	rows := graph.Gather(x, graph.ExpandAxes(graph.Max(places, zero), -1))
+	return graph.Where(broadcastLeft(graph.GreaterOrEqual(places, zero), rows), rows, graph.ZerosLike(rows))
+}
+
+// broadcastLeft broadcasts x, whose axes are the first of like's, to like's shape.
+func broadcastLeft(x, like *graph.Node) *graph.Node {
+	dims := slices.Repeat([]int{1}, like.Rank())
+	copy(dims, x.Shape().Dimensions)
+	return graph.BroadcastToDims(graph.Reshape(x, dims...), like.Shape().Dimensions...)
+}
+
+// swapped transposes an axis with the first one.
+func swapped(x *graph.Node, axis int) *graph.Node {
+	if axis == 0 {
+		return x
+	}
+	return graph.Transpose(x, 0, axis)
 }

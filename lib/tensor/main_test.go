@@ -1,7 +1,6 @@
 package tensor_test
 
 import (
-	"fmt"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -106,7 +105,7 @@ func onRanks(t *testing.T, mesh *xla.Mesh, same, inputs int, f func(in []*graph.
 			in[i] = xla.Shard(0, "tensor")
 		}
 	}
-	p, err := xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+	p := must(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
 		for i := range in[:len(in)-same] {
 			in[i] = graph.Squeeze(in[i], 0)
 		}
@@ -115,10 +114,7 @@ func onRanks(t *testing.T, mesh *xla.Mesh, same, inputs int, f func(in []*graph.
 			out[i] = graph.ExpandAxes(graph.ConvertDType(o, dtypes.Float32), 0)
 		}
 		return out
-	}, xla.In(in...).Gives(xla.Shard(0, "tensor")))
-	if err != nil {
-		t.Fatal(err)
-	}
+	}, xla.In(in...).Gives(xla.Shard(0, "tensor"))))
 	t.Cleanup(p.Close)
 	return p
 }
@@ -126,28 +122,13 @@ func onRanks(t *testing.T, mesh *xla.Mesh, same, inputs int, f func(in []*graph.
 // call runs a program of onRanks and returns each output's values, of one rank after another.
 func call(t *testing.T, p *xla.Program, args ...any) [][]float32 {
 	t.Helper()
-	out, err := p.Call(args...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	out := must(p.Call(args...))
 	values := make([][]float32, len(out))
 	for i, o := range out {
-		all, err := o.Merge()
-		if err != nil {
-			t.Fatal(err)
-		}
+		all := must(o.Merge())
 		values[i] = tensors.MustCopyFlatData[float32](all)
 	}
 	return values
-}
-
-func meshOf(t *testing.T, backend *xla.Backend, axes ...xla.MeshAxis) *xla.Mesh {
-	t.Helper()
-	mesh, err := backend.Mesh(axes...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return mesh
 }
 
 // distance is the largest difference of two lists relative to scale, the largest value of the array, since the rounding
@@ -179,11 +160,10 @@ func largest(values []float64) float64 {
 
 func dot(x, w *graph.Node) *graph.Node { return graph.DotGeneral(x, []int{-1}, nil, w, []int{0}, nil) }
 
-func report(t *testing.T, p *xla.Program) string {
-	t.Helper()
-	r, err := p.Collectives()
+// must returns x, and panics with an error.
+func must[T any](x T, err error) T {
 	if err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
-	return fmt.Sprint(r)
+	return x
 }

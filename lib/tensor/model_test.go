@@ -50,10 +50,7 @@ func (c transformer) rules() tensor.Rules {
 // loss is the mean cross-entropy; with a zero group it is the graph of one device.
 func (c transformer) loss(t tensor.Group, cuts []*params.Cut, tree params.Tree, nodes []*graph.Node, tokens,
 	targets *graph.Node) *graph.Node {
-	p, err := params.Zip(tree, nodes)
-	if err != nil {
-		panic(err)
-	}
+	p := must(params.Zip(tree, nodes))
 	replicated := []string{"pos", "norm.g", "proj.b", "down.b"}
 	var ws []*graph.Node
 	for _, name := range replicated {
@@ -126,10 +123,7 @@ func TestEqualsOneDevice(t *testing.T) {
 		c := transformer{batch: 2, tokens: 2 * s.ranks, width: 4, heads: s.heads, keys: s.keys, hidden: 6 * s.ranks,
 			vocab: 13}
 		tree := c.tree()
-		cuts, err := c.rules().Cuts(tree, s.ranks)
-		if err != nil {
-			t.Fatal(err)
-		}
+		cuts := must(c.rules().Cuts(tree, s.ranks))
 		r := rand.New(rand.NewPCG(1, uint64(s.ranks)))
 		var full []array
 		for _, spec := range tree {
@@ -167,11 +161,8 @@ func TestEqualsOneDevice(t *testing.T) {
 				in[len(tree)], in[len(tree)+1])
 			return append([]*graph.Node{loss}, graph.Gradient(loss, in[:len(tree)]...)...)
 		}
-		wants, err := devicetest.CallOn(devicetest.PureGo(), reference,
-			append(args, text[0].(*tensors.Tensor), text[1].(*tensors.Tensor))...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		wants := must(devicetest.CallOn(devicetest.PureGo(), reference,
+			append(args, text[0].(*tensors.Tensor), text[1].(*tensors.Tensor))...))
 
 		for _, w := range s.variants {
 			t.Run(fmt.Sprintf("%d devices, %v, %s", s.ranks, s.dtype, w.name), func(t *testing.T) {
@@ -179,7 +170,7 @@ func TestEqualsOneDevice(t *testing.T) {
 				if s.ranks == 2 { // among other axes
 					axes = []xla.MeshAxis{xla.Axis("data", 2), axes[0]}
 				}
-				p := onRanks(t, meshOf(t, backend, axes...), 2, len(tree)+2, lossAndGradients(w.group, s.dtype))
+				p := onRanks(t, must(backend.Mesh(axes...)), 2, len(tree)+2, lossAndGradients(w.group, s.dtype))
 				var args []any
 				for i, a := range full {
 					args = append(args, a.stacked(cuts[i], s.ranks))
@@ -202,7 +193,7 @@ func TestEqualsOneDevice(t *testing.T) {
 						}
 					}
 				}
-				t.Logf("at most 2^%.1f of the largest values; %s", math.Log2(worst), report(t, p))
+				t.Logf("at most 2^%.1f of the largest values; %s", math.Log2(worst), fmt.Sprint(must(p.Collectives())))
 			})
 		}
 	}

@@ -10,12 +10,10 @@
 //  5. attention.go: attention in one loop over the keys, one query at a time
 //  6. partial.go: the triple (m, d, o), which merges attention to parts of the keys
 //  7. blocks.go: tiles of queries and keys, as in FlashAttention and FlashAttention-2
-//  8. backward.go: gradients from saved weights
-//  9. backward_blocks.go: gradients in tiles, from recomputed weights
+//  8. backward.go: gradients from saved weights, then in tiles from recomputed weights
 //
 // Scores of −Inf are masked: their weights are 0, and a query with only such scores has output 0. Scores of +Inf and
 // NaN give NaN.
 //
-// matmul.go has matmuls, tiles.go the largest tiles for a fast memory. reference.go has attention as its definition
-// says, for tests of other implementations.
+// reference.go has attention as its definition says, for tests of other implementations.
 package online

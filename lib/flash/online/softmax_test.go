@@ -3,6 +3,7 @@ package online_test
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/shardbook/shardbook/lib/flash/online"
@@ -39,14 +40,6 @@ func normal[F online.Float](rng *rand.Rand, n int, size float64) []F {
 		x[i] = F(size * rng.NormFloat64())
 	}
 	return x
-}
-
-func repeat[F online.Float](x F, n int) []F {
-	all := make([]F, n)
-	for i := range all {
-		all[i] = x
-	}
-	return all
 }
 
 func TestSoftmax(t *testing.T) {
@@ -90,20 +83,21 @@ func TestExtremes(t *testing.T) {
 
 func testExtremes[F online.Float](t *testing.T) {
 	inf := F(math.Inf(1))
+	safe := map[string]func([]F) ([]F, online.Traffic){
+		"ThreePass": online.ThreePass[F], "Online": online.Online[F], "Resident": online.Resident[F],
+	}
 	for _, c := range []struct {
 		name    string
 		x, want []F
 	}{
 		{"huge", []F{1e4, -1e4, 1e4, 0}, []F{0.5, 0, 0.5, 0}},
 		{"low", []F{-1e4, -1e4}, []F{0.5, 0.5}},
-		{"constant", repeat[F](-3e4, 8), repeat[F](0.125, 8)},
+		{"constant", slices.Repeat([]F{-3e4}, 8), slices.Repeat([]F{0.125}, 8)},
 		{"largest", []F{3e38, -3e38}, []F{1, 0}},
 		{"masked", []F{-inf, 2, -inf, 2, -inf}, []F{0, 0.5, 0, 0.5, 0}},
 		{"all masked", []F{-inf, -inf}, []F{0, 0}},
 	} {
-		for name, softmax := range map[string]func([]F) ([]F, online.Traffic){
-			"ThreePass": online.ThreePass[F], "Online": online.Online[F], "Resident": online.Resident[F],
-		} {
+		for name, softmax := range safe {
 			got, _ := softmax(c.x)
 			same(t, name+" of "+c.name, got, c.want, 1)
 		}
@@ -115,9 +109,7 @@ func testExtremes[F online.Float](t *testing.T) {
 	}
 	nan := F(math.NaN())
 	for _, x := range [][]F{{inf, 0}, {0, inf}, {inf, inf}, {nan, 0}, {0, nan}, {-inf, nan}} {
-		for name, softmax := range map[string]func([]F) ([]F, online.Traffic){
-			"ThreePass": online.ThreePass[F], "Online": online.Online[F], "Resident": online.Resident[F],
-		} {
+		for name, softmax := range safe {
 			if got, _ := softmax(x); got[0] == got[0] && got[1] == got[1] {
 				t.Errorf("%s(%v) = %v, want NaN", name, x, got)
 			}
@@ -189,4 +181,69 @@ func TestTrace(t *testing.T) {
 	if got := online.Empty[float64]().LogSumExp(); !math.IsInf(got, -1) {
 		t.Errorf("the log-sum-exp of Empty is %v, want -Inf", got)
 	}
+}
+
+func flat(p online.Partial[float64]) []float64 {
+	return append([]float64{p.State.M, p.State.D}, p.O...)
+}
+
+// Partial results merge in any order and tree, and give attention over all keys.
+func TestMergePartials(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	empty := must(online.Attend[float64](nil, nil, 3))
+	for range 1000 {
+		var x, v []float64 // of all parts
+		random := func() online.Partial[float64] {
+			n := rng.IntN(4)
+			scores := normal[float64](rng, n, math.Pow(10, float64(rng.IntN(5))))
+			if n > 1 {
+				scores[0] = math.Inf(-1)
+			}
+			values := normal[float64](rng, n*3, 1)
+			x, v = append(x, scores...), append(v, values...)
+			return must(online.Attend(scores, values, 3))
+		}
+		a, b, c := random(), random(), random()
+		same(t, "commuted", flat(must(a.Merge(b))), flat(must(b.Merge(a))), 0)
+		same(t, "with nothing", flat(must(a.Merge(empty))), flat(a), 0)
+		left, right := must(must(a.Merge(b)).Merge(c)), must(a.Merge(must(b.Merge(c))))
+		same(t, "associated", flat(left), flat(right), 1)
+		same(t, "all", flat(left), flat(must(online.Attend(x, v, 3))), 1)
+		softmax, _ := online.ThreePass(x)
+		want := make([]float64, 3)
+		for i, v := range v {
+			want[i%3] += softmax[i/3] * v
+		}
+		same(t, "output", left.Output(), want, 1)
+	}
+	same(t, "the output of nothing", empty.Output(), []float64{0, 0, 0}, 0)
+}
+
+// Output and Merge do not change their operands.
+func TestPartialsUnchanged(t *testing.T) {
+	a, b := must(online.Attend([]float64{1, 1}, []float64{2, 4}, 1)), must(online.Attend([]float64{9}, []float64{5}, 1))
+	must(a.Merge(b))
+	same(t, "output", a.Output(), []float64{3}, 0)
+	same(t, "a", flat(a), []float64{1, 2, 6}, 0)
+	same(t, "b", flat(b), []float64{9, 1, 5}, 0)
+}
+
+func TestPartialErrors(t *testing.T) {
+	for _, c := range []struct{ x, v, e int }{{1, 1, 0}, {1, 1, -1}, {2, 3, 2}, {2, 2, 2}, {0, 2, 2}, {1, 4, 2}} {
+		if _, err := online.Attend(make([]float64, c.x), make([]float64, c.v), c.e); err == nil {
+			t.Errorf("%d scores and %d elements of values of %d: no error", c.x, c.v, c.e)
+		}
+	}
+	two, three := must(online.Attend[float64](nil, nil, 2)), must(online.Attend[float64](nil, nil, 3))
+	if _, err := two.Merge(three); err == nil {
+		t.Error("merging values of 2 and 3 elements: no error")
+	}
+}
+
+// must returns x, and panics with an error.
+func must[T any](x T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return x
 }

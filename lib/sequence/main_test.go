@@ -1,9 +1,0 @@
-package sequence_test
-
-import (
-	"testing"
-
-	"github.com/shardbook/shardbook/internal/devicetest"
-)
-
-func TestMain(m *testing.M) { devicetest.Main(m) }
