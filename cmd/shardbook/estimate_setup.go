@@ -158,19 +158,17 @@ func (r *estimateRequest) sized() (m cost.Model, err error) {
 		if m, err = cost.Preset(r.model); err != nil {
 			err = fmt.Errorf("--model: %w; --list-models lists all", err)
 		}
+		return m, err
 	case r.config != "":
-		if m, err = readConfig(r.config); err != nil {
-			err = fmt.Errorf("--config: %w", err)
-		}
-	default:
-		c := r.sizes
-		c.Activation, c.Flash, c.Dropout = "", false, 0 // which the setup has
-		if err = c.Validate(); err != nil {
-			return m, fmt.Errorf("--layers, --d, --heads, --vocab, --seq: %w", err)
-		}
-		m = cost.FromGPT(c)
+		m, err = readConfig(r.config)
+		return m, inFlag("config", err)
 	}
-	return m, err
+	c := r.sizes
+	c.Activation, c.Flash, c.Dropout = "", false, 0 // which the setup has
+	if err = c.Validate(); err != nil {
+		return m, inFlag("layers, --d, --heads, --vocab, --seq", err)
+	}
+	return cost.FromGPT(c), nil
 }
 
 // maxConfig is the maximum size of a config.json in bytes.
@@ -198,10 +196,10 @@ func (r *estimateRequest) complete(m *cost.Model) (err error) {
 		s.Model, s.Seq = *m, cmp.Or(s.Seq, m.Context)
 	}
 	if s.Precision, err = precision.ParsePolicy(r.precision); err != nil {
-		return fmt.Errorf("--precision: %w", err)
+		return inFlag("precision", err)
 	}
 	if s.Optimizer, err = optim.Parse(r.optimizer, 1e-3); err != nil { // the learning rate changes no memory
-		return fmt.Errorf("--optimizer: %w", err)
+		return inFlag("optimizer", err)
 	}
 	var ok bool
 	if s.Method, ok = map[string]memest.Method{"planned": memest.Planned, "compiled": memest.Compiled}[r.engine]; !ok {
@@ -224,10 +222,7 @@ func (r *estimateRequest) limit() (device string, budget int64, err error) {
 		return "", 0, errors.New("--device and --memory both set the memory of a device: leave one of them out")
 	case r.device != "":
 		h, err := cost.Accelerator(r.device)
-		if err != nil {
-			return "", 0, fmt.Errorf("--device: %w", err)
-		}
-		return h.Name, h.MemoryBytes, nil
+		return h.Name, h.MemoryBytes, inFlag("device", err)
 	case r.memory != "":
 		budget, err = r.memory.Bytes("memory", 1)
 	}

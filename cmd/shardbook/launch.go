@@ -165,8 +165,8 @@ func (o *launchOptions) run(cmd *cobra.Command, args []string) error {
 					return nil, err
 				}
 				if moved != "" {
-					say(stderr, "--log has the steps of a run that saved nothing in "+o.checkpoint+": they are in "+
-						""+moved+" now")
+					say(stderr, "--log has the steps of a run that saved nothing in "+o.checkpoint+
+						": they are in "+moved+" now")
 				}
 			}
 			train, err := job.start(ranks, from)
@@ -223,10 +223,7 @@ func (o *launchOptions) hosts(ctx context.Context) (hostsFunc, launch.Agent, err
 				return nil, err
 			}
 			hosts, err := launch.Discover(ctx, o.discover, before)
-			if err != nil {
-				return nil, fmt.Errorf("--discover: %w", err)
-			}
-			return hosts, nil
+			return hosts, inFlag("discover", err)
 		}
 	}
 	agent := cmp.Or(o.agent, os.Getenv(envAgent))
@@ -248,10 +245,7 @@ func (o *launchOptions) known() (list hostsFunc, inSlurm bool) {
 	case o.list != "":
 		return func(context.Context) ([]launch.Host, error) {
 			hosts, err := launch.ParseHosts(o.list)
-			if err != nil {
-				return nil, fmt.Errorf("--host=%.80s: %w", o.list, err)
-			}
-			return hosts, nil
+			return hosts, inFlag(fmt.Sprintf("host=%.80s", o.list), err)
 		}, false
 	case o.slots > 0:
 	case launch.InSlurm():

@@ -200,10 +200,7 @@ func (l *launchJob) startOver() (moved string, err error) {
 		moved = unused(path)
 		err = os.Rename(path, moved)
 	}
-	if err != nil {
-		return "", fmt.Errorf("--log: %w", err)
-	}
-	return moved, nil
+	return moved, inFlag("log", err)
 }
 
 // unused returns the path with the first number appended for which there is no file.

@@ -87,10 +87,8 @@ func (l *stepLog) write(r stepRecord) error {
 	if err != nil {
 		return err
 	}
-	if _, err := l.file.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("--log: %w", err)
-	}
-	return nil
+	_, err = l.file.Write(append(line, '\n'))
+	return inFlag("log", err)
 }
 
 func (l *stepLog) close() {
@@ -134,16 +132,15 @@ func (t *training) result(text string) (trainResult, error) {
 		r.TokensPerS = speeds[len(speeds)/2]
 	}
 	var err error
-	if r.Collectives, err = t.collectives(); err != nil {
-		return r, err
+	if r.Collectives, err = t.collectives(); err == nil {
+		r.SentByAxis, err = t.sentByAxis()
 	}
-	if r.SentByAxis, err = t.sentByAxis(); err != nil {
-		return r, err
+	if err == nil {
+		r.Pipeline, err = t.pipelineResult()
 	}
-	if r.Pipeline, err = t.pipelineResult(); err != nil {
-		return r, err
+	if err == nil {
+		r.BytesPerDevice, err = t.run.Memory()
 	}
-	r.BytesPerDevice, err = t.run.Memory()
 	return r, err
 }
 
@@ -163,20 +160,22 @@ func (t *training) report(text string) error {
 // page is the result as text.
 func (t *training) page(r trainResult, text string) string {
 	out := &strings.Builder{}
-	if len(r.Losses) > 1 {
-		fmt.Fprintln(out, asciigraph.Plot(r.Losses, asciigraph.Height(10), asciigraph.Width(min(64, len(r.Losses))),
-			asciigraph.Precision(2), asciigraph.Caption(fmt.Sprintf("loss in nats, steps %d to %d", r.FirstStep,
-				t.run.Steps()))))
-		fmt.Fprintln(out)
+	row := func(title, format string, args ...any) {
+		fmt.Fprintf(out, "%-13s %s\n", title, fmt.Sprintf(format, args...))
 	}
-	if n := len(r.Losses); n > 0 {
-		fmt.Fprintf(out, "loss          %.5f at step %d, %.5f at step %d\n", r.Losses[0], r.FirstStep, r.Losses[n-1],
-			t.run.Steps())
-		fmt.Fprintf(out, "tokens/s      %s\n", short(r.TokensPerS))
+	n, last := len(r.Losses), t.run.Steps()
+	if n > 1 {
+		caption := fmt.Sprintf("loss in nats, steps %d to %d", r.FirstStep, last)
+		fmt.Fprintf(out, "%s\n\n", asciigraph.Plot(r.Losses, asciigraph.Height(10), asciigraph.Width(min(64, n)),
+			asciigraph.Precision(2), asciigraph.Caption(caption)))
+	}
+	if n > 0 {
+		row("loss", "%.5f at step %d, %.5f at step %d", r.Losses[0], r.FirstStep, r.Losses[n-1], last)
+		row("tokens/s", "%s", short(r.TokensPerS))
 	} else {
-		fmt.Fprintf(out, "nothing to do: step %d is done\n", t.run.Steps())
+		fmt.Fprintf(out, "nothing to do: step %d is done\n", last)
 	}
-	fmt.Fprintf(out, "parameters    %d\n", r.Params)
+	row("parameters", "%d", r.Params)
 	each := ""
 	if t.devices > 1 {
 		each = "of each device: "
@@ -185,40 +184,40 @@ func (t *training) page(r trainResult, text string) string {
 	for _, kind := range slices.Sorted(maps.Keys(r.BytesPerDevice)) {
 		memory = append(memory, kind+" "+bytesText(r.BytesPerDevice[kind]))
 	}
-	fmt.Fprintf(out, "memory        %s%s\n", each, strings.Join(memory, ", "))
+	row("memory", "%s%s", each, strings.Join(memory, ", "))
 	if r.Staleness > 0 {
-		fmt.Fprintf(out, "staleness     %.2f updates on average\n", r.Staleness)
+		row("staleness", "%.2f updates on average", r.Staleness)
 	}
 	if s := r.Sent; s != nil {
-		fmt.Fprintf(out, "sent          by a device in a step: %s of parameters, %s of gradients to shards",
-			bytesText(s.Gather), bytesText(s.Scatter))
+		between := ""
 		if s.Average > 0 {
-			fmt.Fprintf(out, ", %s between copies of shards", bytesText(s.Average))
+			between = fmt.Sprintf(", %s between copies of shards", bytesText(s.Average))
 		}
-		fmt.Fprintln(out)
+		row("sent", "by a device in a step: %s of parameters, %s of gradients to shards%s", bytesText(s.Gather),
+			bytesText(s.Scatter), between)
 	}
 	if len(r.Collectives) > 0 {
-		fmt.Fprintf(out, "collectives   of a device in a step: %s\n", collectivesText(r.Collectives))
+		row("collectives", "of a device in a step: %s", collectivesText(r.Collectives))
 	}
 	if len(r.SentByAxis) > 0 {
-		fmt.Fprintf(out, "sent          in the last step, by axis: %s\n", axesText(r.SentByAxis))
+		row("sent", "in the last step, by axis: %s", axesText(r.SentByAxis))
 	}
 	r.Pipeline.print(out)
 	if tr := r.Trace; tr != nil {
-		what := "communicated  "
+		sent := ""
 		if tr.Bytes > 0 {
-			what += bytesText(tr.Bytes) + " by a rank in a step, "
+			sent = bytesText(tr.Bytes) + " by a rank in a step, "
 		}
 		if r.Pipeline == nil {
-			fmt.Fprintf(out, "%s%.0f%% of the time while it computed\n", what, 100*tr.Overlap)
+			row("communicated", "%s%.0f%% of the time while it computed", sent, 100*tr.Overlap)
 		}
-		fmt.Fprintf(out, "trace         %s, of %d steps: open it in https://ui.perfetto.dev\n", tr.File, tr.Steps)
+		row("trace", "%s, of %d steps: open it in https://ui.perfetto.dev", tr.File, tr.Steps)
 	}
 	if r.Skipped > 0 {
-		fmt.Fprintf(out, "skipped       %d steps, of gradients that were not finite\n", r.Skipped)
+		row("skipped", "%d steps, of gradients that were not finite", r.Skipped)
 	}
 	if r.Checkpoint != "" {
-		fmt.Fprintf(out, "checkpoint    %s\n", r.Checkpoint)
+		row("checkpoint", "%s", r.Checkpoint)
 	}
 	if text != "" {
 		fmt.Fprintf(out, "\n%s\n", strings.ToValidUTF8(text, "\uFFFD"))
@@ -257,10 +256,8 @@ func (t *training) openCurves() (err error) {
 	if t.rate, err = t.job.Rate(); err != nil {
 		return err
 	}
-	if t.events, err = tensorboard.Create(t.options.tensorboard, t.began+1); err != nil {
-		return fmt.Errorf("--tensorboard: %w", err)
-	}
-	return nil
+	t.events, err = tensorboard.Create(t.options.tensorboard, t.began+1)
+	return inFlag("tensorboard", err)
 }
 
 // writeEvent writes a step for TensorBoard.
@@ -277,11 +274,7 @@ func (t *training) writeEvent(r stepRecord) error {
 	if r.GradNorm > 0 { // else it is not computed
 		scalars = append(scalars, tensorboard.Scalar{Tag: "train/grad_norm", Value: r.GradNorm})
 	}
-	err := t.events.Write(r.Step, scalars...)
-	if err != nil {
-		return fmt.Errorf("--tensorboard: %w", err)
-	}
-	return nil
+	return inFlag("tensorboard", t.events.Write(r.Step, scalars...))
 }
 
 // drawLoss writes the chart of the loss, if --chart is set.
@@ -310,8 +303,5 @@ func (t *training) drawLoss() error {
 			return err
 		}
 	}
-	if err := replaceFile(path, same, write); err != nil {
-		return fmt.Errorf("--chart: %w", err)
-	}
-	return nil
+	return inFlag("chart", replaceFile(path, same, write))
 }

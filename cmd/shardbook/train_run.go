@@ -129,10 +129,7 @@ func writable(folder string) error {
 			err = errors.Join(file.Close(), os.Remove(file.Name()))
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("--checkpoint: %w", err)
-	}
-	return nil
+	return inFlag("checkpoint", err)
 }
 
 // training is a job under way.

@@ -3,6 +3,7 @@
 package mpijob
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -68,11 +69,11 @@ func newJob(ctx context.Context, g group.Group, timeout time.Duration) (*Job, er
 	if err != nil {
 		host = "a host without a name"
 	}
-	if c.hosts, err = c.tell(ctx, host); err != nil {
-		return nil, err
-	}
 	c.ctx, c.fail = context.WithCancelCause(ctx)
 	c.raise = c.fail
+	if c.hosts, err = Exchange(c, host); err != nil {
+		return nil, err
+	}
 	if n := g.Size(); n > 1 {
 		c.listen(ctx, alarm, (g.Rank()+1)%n)
 	}
@@ -119,16 +120,6 @@ func (c *Job) Context(ctx context.Context) context.Context {
 	return c.ctx
 }
 
-// tell gives every process the texts of all, by rank. It is a collective call.
-func (c *Job) tell(ctx context.Context, text string) ([]string, error) {
-	told, err := group.Exchange(ctx, c.Talk, []byte(text))
-	texts := make([]string, len(told))
-	for rank, t := range told {
-		texts[rank] = string(t)
-	}
-	return texts, err
-}
-
 // Exchange gives every process the values of all, by rank; a process alone gets its own. It is a collective call.
 func Exchange[T any](c *Job, own T) ([]T, error) {
 	if c == nil {
@@ -138,17 +129,12 @@ func Exchange[T any](c *Job, own T) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
-	texts, err := c.tell(c.ctx, string(text))
-	if err != nil {
-		return nil, err
-	}
+	texts, err := group.Exchange(c.ctx, c.Talk, text)
 	all := make([]T, len(texts))
 	for rank, text := range texts {
-		if err := json.Unmarshal([]byte(text), &all[rank]); err != nil {
-			return nil, err
-		}
+		err = cmp.Or(err, json.Unmarshal(text, &all[rank]))
 	}
-	return all, nil
+	return all, err
 }
 
 // Follow waits until the first process has finished what it does alone; see [Job.Tick].

@@ -4,7 +4,6 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -31,16 +30,8 @@ func ownSHA() (string, error) {
 	if err != nil {
 		return "", err
 	}
-	file, err := os.Open(path)
-	if err != nil {
-		return "", err
-	}
-	defer file.Close()
-	hash := sha256.New()
-	if _, err := io.Copy(hash, file); err != nil {
-		return "", err
-	}
-	return fmt.Sprintf("%x", hash.Sum(nil)), nil
+	program, err := os.ReadFile(path)
+	return fmt.Sprintf("%x", sha256.Sum256(program)), err
 }
 
 // Same returns an error if processes differ in their program, their plugin or the given traits. All processes return
@@ -87,12 +78,10 @@ func (c *Job) SeesFolder(folder string) (err error) {
 			return fmt.Errorf("--checkpoint: %w", err)
 		}
 		defer os.Remove(file.Name())
-		if err := file.Close(); err != nil {
-			return fmt.Errorf("--checkpoint: %w", err)
-		}
+		file.Close()
 		name = filepath.Base(file.Name())
 	}
-	names, err := c.tell(c.ctx, name)
+	names, err := Exchange(c, name)
 	if err != nil {
 		return err
 	}
@@ -101,7 +90,7 @@ func (c *Job) SeesFolder(folder string) (err error) {
 		problem = fmt.Sprintf("--checkpoint: %s is not the folder of %s (%v): give a folder that all hosts share",
 			folder, c.at(0), err)
 	}
-	problems, err := c.tell(c.ctx, problem) // also, so that the file is there until all have looked
+	problems, err := Exchange(c, problem) // also, so that the file is there until all have looked
 	if err != nil {
 		return err
 	}
