@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"io"
 	"os"
@@ -22,7 +21,8 @@ func command(args ...string) error {
 	return cmd.Execute()
 }
 
-// A flag that names a file refuses what is none with one sentence, and does not wait.
+// A flag that names a file refuses what is none, or too large, with one sentence, and does not wait. Package userfile
+// has more kinds of special files.
 func TestSpecialFiles(t *testing.T) {
 	dir := t.TempDir()
 	pipe, sparse, folder := filepath.Join(dir, "pipe"), filepath.Join(dir, "sparse"), filepath.Join(dir, "folder")
@@ -30,48 +30,38 @@ func TestSpecialFiles(t *testing.T) {
 		os.Truncate(sparse, 100e9)); err != nil {
 		t.Fatal(err)
 	}
-	flag := func(line ...string) func(string) error {
-		return func(path string) error { return command(append(slices.Clone(line), path)...) }
-	}
-	train := func(name string) func(string) error { return flag(append(slices.Clone(small), "--data", "2", name)...) }
-	const special, full = "give a regular file", "100000000000 bytes"
-	for name, c := range map[string]struct {
-		use              func(path string) error
-		inFolder, inPipe string // what the error says, where it is not that the file is no regular one
-		device, inSparse string
-	}{
-		"train --text":          {use: train("--text"), inFolder: "is empty"},
-		"train --schedule-file": {use: train("--schedule-file")},
-		"train --trace":         {use: train("--trace")},
-		"train --log": {use: func(path string) error {
-			_, err := openLog(path, 0)
-			return err
-		}, inPipe: "nobody reads", device: "taken", inSparse: "the file is not empty"},
-		"train --checkpoint": {use: train("--checkpoint"), inFolder: "taken", inPipe: "not a directory",
-			device:   "not a directory",
-			inSparse: "not a directory"},
-		"estimate --file":   {use: flag("estimate", "--file")},
-		"estimate --config": {use: flag("estimate", "--config")},
-		"schedule --read":   {use: flag("schedule", "--read")},
-		"schedule --csv":    {use: flag("schedule", "--csv")},
-		"schedule --trace":  {use: flag("schedule", "--trace")},
-		"schedule --chart":  {use: flag("schedule", "--chart")},
-		"launch --hostfile": {use: func(path string) error {
-			_, err := readHostfile("--hostfile", path)
-			return err
-		}},
+	train := strings.Join(small, " ") + " --data 2 "
+	const special, full, none = "give a regular file", "100000000000 bytes", "not a directory"
+	for line, want := range map[string][]string{ // for a folder, a pipe, a large file and a device; "" is no error
+		train + "--text":          {"is empty", special, full, special},
+		train + "--schedule-file": {special, special, full, special},
+		train + "--trace":         {special, special, full, special},
+		train + "--checkpoint":    {"", none, none, none},
+		"estimate --file":         {special, special, full, special},
+		"estimate --config":       {special, special, full, special},
+		"schedule --read":         {special, special, full, special},
+		"schedule --csv":          {special, special, full, special},
+		"schedule --trace":        {special, special, full, special},
+		"schedule --chart":        {special, special, full, special},
+		"log":                     {special, "nobody reads", "the file is not empty", ""},
+		"hostfile":                {special, special, full, special},
 	} {
-		for path, want := range map[string]string{
-			folder: cmp.Or(c.inFolder, special), pipe: cmp.Or(c.inPipe, special), sparse: cmp.Or(c.inSparse, full),
-			"/dev/zero": cmp.Or(c.device, special), "/dev/full": cmp.Or(c.device, special),
-		} {
-			if want == "taken" {
+		for i, path := range []string{folder, pipe, sparse, "/dev/zero"} {
+			if want[i] == "" {
 				continue
 			}
-			err := c.use(path)
-			if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), path) ||
+			var err error
+			switch line {
+			case "log":
+				_, err = openLog(path, 0)
+			case "hostfile":
+				_, err = readHostfile("--hostfile", path)
+			default:
+				err = command(append(strings.Fields(line), path)...)
+			}
+			if err == nil || !strings.Contains(err.Error(), want[i]) || !strings.Contains(err.Error(), path) ||
 				strings.Contains(err.Error(), "\n") {
-				t.Errorf("%s %s: error %v, want one sentence with %q", name, path, err, want)
+				t.Errorf("%s %s: error %v, want one sentence with %q", line, path, err, want[i])
 			}
 		}
 	}
@@ -112,11 +102,9 @@ func TestFullDevice(t *testing.T) {
 			t.Errorf("%s: error %v", name, err)
 		}
 	}
-	cmd := exec.CommandContext(t.Context(), os.Args[0], append(slices.Clone(small), "--steps", "1")...)
-	cmd.Env = append(os.Environ(), envMain+"=1")
-	var said strings.Builder
-	cmd.Stdout, cmd.Stderr = full, &said
-	if err := cmd.Run(); err == nil || !strings.Contains(said.String(), "no space left on device") {
-		t.Errorf("train: error %v, %s", err, said.String())
+	p := begin(t, func(cmd *exec.Cmd) { cmd.Stdout = full }, slices.Concat([]string{os.Args[0]}, small,
+		[]string{"--steps", "1"})...)
+	if status := p.status(); status != 1 || !strings.Contains(p.output(), "no space left on device") {
+		t.Errorf("train: status %d, %s", status, p.output())
 	}
 }

@@ -51,7 +51,7 @@ func TestPrintConfig(t *testing.T) {
 		{"train"},
 	}
 	for _, line := range runs {
-		lines = append(lines, append([]string{"estimate"}, line...))
+		lines = append(lines, strings.Fields("estimate "+line))
 	}
 	path := filepath.Join(t.TempDir(), "run.yaml")
 	for _, line := range lines {
