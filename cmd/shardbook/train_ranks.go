@@ -246,8 +246,8 @@ func (r *ranks) Memory() (map[string]int64, error) {
 	return r.mpi.Most(kinds)
 }
 
-// Probe compiles a function of copies of the full parameters. With MPI it is a collective call.
-func (r *ranks) Probe(fn probeFunc) (*probe, error) {
+// Params are copies of the full parameters. With MPI it is a collective call.
+func (r *ranks) Params() (params.Named[*tensors.Tensor], error) {
 	all := make([]params.Named[*tensors.Tensor], len(r.ranks))
 	if err := r.each(func(i int) (err error) {
 		all[i], err = r.ranks[i].Params(r.ctx)
@@ -259,10 +259,7 @@ func (r *ranks) Probe(fn probeFunc) (*probe, error) {
 	for _, own := range all {
 		maps.Copy(full, own)
 	}
-	if err := r.mpi.Gather(r.recipe.Model.Params().As(r.recipe.Policy().Params), full); err != nil {
-		return nil, err
-	}
-	return newProbe(r.backend, r.recipe, full, fn)
+	return full, r.mpi.Gather(r.recipe.Model.Params().As(r.recipe.Policy().Params), full)
 }
 
 func (r *ranks) Close() error {

@@ -23,6 +23,7 @@ import (
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -382,26 +383,32 @@ func (t *training) sample(ctx context.Context) (string, error) {
 	if t.options.sample == 0 {
 		return "", nil
 	}
-	model := t.job.Model
-	probe, err := t.run.Probe(func(p params.Nodes, in []*graph.Node) []*graph.Node {
-		return []*graph.Node{model.NextLogits(p, in[0], in[1])}
-	})
+	full, err := t.run.Params()
 	if err != nil {
 		return "", err
 	}
-	defer probe.Close()
 	if !t.mpi.First() {
 		return "", t.mpi.Follow()
 	}
+	weights, program, err := t.nextLogits(full)
+	defer func() {
+		for _, w := range weights {
+			w.(*tensors.Tensor).FinalizeAll()
+		}
+	}()
+	if err != nil {
+		return "", err
+	}
+	defer program.Close()
 	bar := newProgress("train")
 	defer bar.done()
 	done := 0
-	text, err := model.Generate([]byte(t.options.prompt), t.options.sample, t.options.sampling,
+	text, err := t.job.Model.Generate([]byte(t.options.prompt), t.options.sample, t.options.sampling,
 		func(tokens *tensors.Tensor, last int32) ([]float32, error) {
 			if ctx.Err() != nil {
 				return nil, errors.New("interrupted before all text was written")
 			}
-			out, err := probe.Call(tokens, last)
+			out, err := program.Call(0, append(weights, tokens, last)...)
 			if err != nil {
 				return nil, err
 			}
@@ -413,4 +420,26 @@ func (t *training) sample(ctx context.Context) (string, error) {
 			return tensors.CopyFlatData[float32](out[0])
 		})
 	return t.options.prompt + string(text), errors.Join(err, t.mpi.Tick(false))
+}
+
+// nextLogits compiles the model, and copies the full parameters to device 0, in the type that they are stored in.
+func (t *training) nextLogits(full params.Named[*tensors.Tensor]) (weights []any, program *xla.Portable, err error) {
+	policy := t.run.recipe.Policy()
+	tree := t.run.recipe.Model.Params().As(policy.Compute)
+	values, err := full.List(tree)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, w := range values {
+		placed, err := t.backend.Put(w, 0)
+		if err != nil {
+			return weights, nil, err
+		}
+		weights = append(weights, placed)
+	}
+	program, err = xla.CompilePortable(t.backend, func(in []*graph.Node) []*graph.Node {
+		p := tree.Nodes(precision.Cast(in[:len(tree)], policy.Compute))
+		return []*graph.Node{t.job.Model.NextLogits(p, in[len(tree)], in[len(tree)+1])}
+	})
+	return slices.Clip(weights), program, err
 }
