@@ -76,7 +76,7 @@ func TestFullDevice(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer log.close()
+	defer log.Close()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -90,7 +90,7 @@ func TestFullDevice(t *testing.T) {
 	}
 	sizes := []string{"estimate", "--layers", "1", "--d", "8", "--heads", "1", "--vocab", "9", "--seq", "8"}
 	for name, err := range map[string]error{
-		"train --log":            log.write(stepRecord{Step: 1}),
+		"train --log":            writeLog(log, stepRecord{Step: 1}),
 		"estimate":               printed(sizes...),
 		"estimate --json":        printed(append(slices.Clone(sizes), "--json")...),
 		"estimate --list-models": printed("estimate", "--list-models"),

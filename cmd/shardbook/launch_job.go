@@ -193,7 +193,7 @@ func (l *launchJob) startOver() (moved string, err error) {
 	if err != nil {
 		return "", nil
 	}
-	old.close()
+	old.Close()
 	if l.starts > 0 {
 		err = os.Truncate(path, 0)
 	} else {

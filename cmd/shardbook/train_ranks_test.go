@@ -18,6 +18,7 @@ import (
 	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/trace"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -148,7 +149,7 @@ func TestTracerRests(t *testing.T) {
 		{5, 9, []int{6, 9}},
 		{7, 9, []int{9}},
 	} {
-		tr := &tracer{}
+		tr := &tracer{rec: trace.New()}
 		tr.plan(c.began, c.end)
 		var rests []int
 		for step := c.began; step < c.end; {

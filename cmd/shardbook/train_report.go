@@ -32,11 +32,9 @@ type stepRecord struct {
 	Bytes      int64   `json:"bytes"` // on a device while the step runs
 }
 
-// stepLog is a file with a line of JSON for each step; nil writes nothing.
-type stepLog struct{ file *os.File }
-
-// openLog opens a log to continue after a step: later lines, of steps whose checkpoint was never written, are cut off.
-func openLog(path string, after int) (*stepLog, error) {
+// openLog opens a log, a file with a line of JSON for each step, to continue after a step: later lines, of steps whose
+// checkpoint was never written, are cut off.
+func openLog(path string, after int) (*os.File, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -50,7 +48,7 @@ func openLog(path string, after int) (*stepLog, error) {
 			return nil, fmt.Errorf("--log: %s: %w", path, err)
 		}
 	}
-	return &stepLog{file}, nil
+	return file, nil
 }
 
 // cutLog cuts a log off after the line of a step. A file that is no log is an error, and left as it is.
@@ -79,22 +77,17 @@ func cutLog(file *os.File, after int) error {
 	}
 }
 
-func (l *stepLog) write(r stepRecord) error {
-	if l == nil {
+// writeLog writes a line, if there is a log.
+func writeLog(log *os.File, r stepRecord) error {
+	if log == nil {
 		return nil
 	}
 	line, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	_, err = l.file.Write(append(line, '\n'))
+	_, err = log.Write(append(line, '\n'))
 	return inFlag("log", err)
-}
-
-func (l *stepLog) close() {
-	if l != nil {
-		l.file.Close()
-	}
 }
 
 // trainResult is what --json prints.

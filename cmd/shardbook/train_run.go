@@ -30,7 +30,7 @@ import (
 // trainAndReport does a job and prints its result.
 func trainAndReport(cmd *cobra.Command, j *job.Job, o trainOptions) error {
 	signals.allow(o.grace)
-	t := &training{job: j, options: o, saved: -1}
+	t := &training{job: j, options: o, saved: -1, tracer: &tracer{}}
 	if o.engine != engineMPI {
 		defer t.close()
 		return t.do(cmd)
@@ -144,8 +144,8 @@ type training struct {
 	run     *ranks
 	devices int // of all processes
 	batches *gpt.Batches
-	unlock  func() // of the folder for checkpoints; nil where it is not locked
-	log     *stepLog
+	unlock  func()   // of the folder for checkpoints; nil where it is not locked
+	log     *os.File // nil where there is no --log
 	tracer  *tracer
 	sent    *traffic
 	traced  *traceResult
@@ -208,7 +208,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if err := t.compare(from); err != nil {
 		return err
 	}
-	in := around{t.options.link, t.tracer.recorder(), t.mpi}
+	in := around{t.options.link, t.tracer.rec, t.mpi}
 	if t.run, err = newRanks(ctx, t.backend, j, layout, recipe, t.batches.Step, in); err != nil {
 		return err
 	}
@@ -269,8 +269,8 @@ func (t *training) compare(from *checkpoint.Checkpoint) error {
 }
 
 func (t *training) close() {
-	t.log.close()
-	t.tracer.close()
+	t.log.Close()
+	t.tracer.file.Close()
 	t.events.Close()
 	if t.run != nil {
 		t.run.Close()
@@ -298,7 +298,7 @@ func (t *training) loop(ctx context.Context) error {
 		}
 		bar.show("training", record.Step, t.job.Steps, fmt.Sprintf("loss %.3f, %s tok/s, %s",
 			record.Loss, short(record.TokensPerS), bytesText(record.Bytes)))
-		return errors.Join(t.log.write(record), t.writeEvent(record))
+		return errors.Join(writeLog(t.log, record), t.writeEvent(record))
 	}
 	for interrupted := false; t.run.Steps() < t.job.Steps && !interrupted; {
 		step := t.run.Steps()

@@ -14,7 +14,7 @@ import (
 // tracedSteps is how many steps are traced: the last ones of a run.
 const tracedSteps = 3
 
-// tracer records the last steps of a run, before and after which all ranks pause; nil records nothing.
+// tracer records the last steps of a run, before and after which all ranks pause; without a recorder nothing.
 type tracer struct {
 	file  *os.File
 	rec   *trace.Recorder
@@ -25,40 +25,27 @@ type tracer struct {
 // openTrace opens the file to write. A file that has something other than a trace in it is an error.
 func openTrace(path string) (*tracer, error) {
 	if path == "" {
-		return nil, nil
+		return &tracer{}, nil
 	}
 	file, err := userfile.Edit(path, 0, maxReplaced)
 	if err != nil {
-		return nil, fmt.Errorf("--trace: %w", err)
+		return &tracer{}, inFlag("trace", err)
 	}
-	if info, err := file.Stat(); err == nil && info.Size() > 0 {
-		if old, err := trace.ReadChrome(file); err != nil || len(old.Spans)+len(old.Counters) == 0 {
-			file.Close()
-			return nil, fmt.Errorf("--trace: %s exists and is not a trace: choose another file", path)
-		}
+	if info, err := file.Stat(); err == nil && info.Size() > 0 && !isTrace(file) {
+		file.Close()
+		return &tracer{}, fmt.Errorf("--trace: %s exists and is not a trace: choose another file", path)
 	}
 	t := &tracer{file: file, rec: trace.New()}
 	t.rec.Pause()
 	return t, nil
 }
 
-func (t *tracer) recorder() *trace.Recorder {
-	if t == nil {
-		return nil
-	}
-	return t.rec
-}
-
 // plan says at which step the run begins, and at which it is to end.
-func (t *tracer) plan(began, end int) {
-	if t != nil {
-		t.first = max(began, end-tracedSteps)
-	}
-}
+func (t *tracer) plan(began, end int) { t.first = max(began, end-tracedSteps) }
 
 // next is the step before which the run is to pause, after step and at most until.
 func (t *tracer) next(step, until int) int {
-	if t == nil {
+	if t.rec == nil {
 		return until
 	}
 	for _, stop := range []int{t.first - 1, t.first} {
@@ -72,7 +59,7 @@ func (t *tracer) next(step, until int) int {
 // at says that the run pauses before a step.
 func (t *tracer) at(step int) {
 	switch {
-	case t == nil:
+	case t.rec == nil:
 	case step == t.first-1:
 		t.rec.Resume()
 	case step == t.first:
@@ -114,7 +101,7 @@ type traceResult struct {
 
 // write writes the trace of a run that has done a number of steps; nil if none of these was traced.
 func (t *tracer) write(step int) (*traceResult, error) {
-	if t == nil || step <= t.first {
+	if t.rec == nil || step <= t.first {
 		return nil, nil
 	}
 	t.rec.Pause()
@@ -137,16 +124,7 @@ func (t *tracer) write(step int) (*traceResult, error) {
 	if err == nil {
 		err = all.Shift(-begin).WriteChrome(t.file)
 	}
-	if err != nil {
-		return nil, fmt.Errorf("--trace: %w", err)
-	}
-	return r, nil
-}
-
-func (t *tracer) close() {
-	if t != nil {
-		t.file.Close()
-	}
+	return r, inFlag("trace", err)
 }
 
 // pipeResult is what --json prints of a pipeline.
