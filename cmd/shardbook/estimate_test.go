@@ -200,9 +200,7 @@ func FuzzEstimateSettings(f *testing.F) {
 		if strings.Contains(text, "config") || strings.Contains(text, "file") {
 			return // no other file is to be opened
 		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, text)
 		if out, err := ran(t, "estimate", "--file", path); (err == nil) != (out != "") {
 			t.Errorf("%s: printed %q, error %v", text, out, err)
 		}
@@ -214,9 +212,7 @@ func TestEstimateConfig(t *testing.T) {
 	config := `{"model_type": "llama", "num_hidden_layers": 30,
 		"hidden_size": 576, "num_attention_heads": 9, "num_key_value_heads": 3,
 		"intermediate_size": 1536, "vocab_size": 49152, "max_position_embeddings": 8192, "tie_word_embeddings": true}`
-	if err := os.WriteFile(path, []byte(config), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, path, config)
 	if e := estimated(t, "--config", path); e.Parameters != 134_515_008 { // SmolLM 135M, as its weights have
 		t.Errorf("%d parameters", e.Parameters)
 	}

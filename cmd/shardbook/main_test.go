@@ -60,9 +60,7 @@ func files(t *testing.T) func(name, text string) string {
 	return func(name, text string) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, text)
 		return path
 	}
 }
@@ -82,11 +80,8 @@ func TestNotebooksWithParameter(t *testing.T) {
 	if status != 0 || !strings.Contains(stdout, "00-devices: passed") {
 		t.Fatalf("exit status %d: %s%s", status, stdout, stderr)
 	}
-	text, err := os.ReadFile(filepath.Join(out, "00-devices.ipynb"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(text), "every device holds 28") { // 0+1+…+7: two numbers a device
+	text := readFile(t, filepath.Join(out, "00-devices.ipynb"))
+	if !strings.Contains(text, "every device holds 28") { // 0+1+…+7: two numbers a device
 		t.Error("the executed notebook did not use 4 devices")
 	}
 	if _, err := os.Stat(filepath.Join(out, "00-devices.html")); err != nil {
@@ -217,9 +212,7 @@ func library(t *testing.T, version string) string {
 static struct { size_t size; void *ext; size_t vsize; void *vext; int major, minor;
 void *functions[200]; } api = {1640, 0, 24, 0, ` + version + `};
 void *GetPjrtApi(void) { return &api; }`
-	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, source, text)
 	if output, err := exec.Command("gcc", "-shared", "-fPIC", "-o", so, source).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: %s", err, output)
 	}
@@ -241,9 +234,7 @@ func programs(t *testing.T, script string) string {
 		}
 	}
 	if script != "" {
-		if err := os.WriteFile(filepath.Join(dir, "python3"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, filepath.Join(dir, "python3"), "#!/bin/sh\n"+script+"\n")
 	}
 	return dir
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -273,9 +272,7 @@ func TestRefuses(t *testing.T) {
 		"LONG": strings.Repeat(" ", 1<<20) + "{}"} {
 		path := filepath.Join(dir, strings.ToLower(name))
 		names = append(names, name, path)
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, text)
 	}
 	names = append(names, "checkpoint X", "checkpoint "+filepath.Join(dir, "run"))
 	t.Setenv(xla.EnvDevices, "") // as it was, once this is over
@@ -309,15 +306,6 @@ func TestRefuses(t *testing.T) {
 			t.Errorf("as root: %v, want what to set", err)
 		}
 	}
-}
-
-// command runs the command in this process, and returns its error. It must not be one that opens devices.
-func command(args ...string) error {
-	cmd := newCommand()
-	cmd.SetArgs(args)
-	cmd.SetOut(io.Discard)
-	cmd.SetErr(io.Discard)
-	return cmd.Execute()
 }
 
 // A flag that names a file refuses what is none, or too large, with one sentence, and does not wait. Package userfile
@@ -356,7 +344,7 @@ func TestSpecialFiles(t *testing.T) {
 			case "hostfile":
 				_, err = readHostfile("--hostfile", path)
 			default:
-				err = command(append(strings.Fields(line), path)...)
+				_, err = ran(t, append(strings.Fields(line), path)...)
 			}
 			if err == nil || !strings.Contains(err.Error(), want[i]) || !strings.Contains(err.Error(), path) ||
 				strings.Contains(err.Error(), "\n") {

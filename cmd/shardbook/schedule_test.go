@@ -146,9 +146,7 @@ func TestScheduleFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(text, []byte(s.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, text, s.String())
 	want := schedulePrinted(t, common...)
 	for _, path := range []string{csv, text} {
 		if got := schedulePrinted(t, "--read", path); got != want {
@@ -175,15 +173,12 @@ func TestScheduleFiles(t *testing.T) {
 		t.Errorf("the page has %d images, error %v", strings.Count(string(html), "<img "), err)
 	}
 	for flag, path := range map[string]string{"--csv": page, "--trace": csv, "--chart": tr} {
-		before, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		before := readFile(t, path)
 		if _, err := runSchedule("", append(common, flag, path)...); err == nil || !strings.Contains(err.Error(),
 			flag) || !strings.Contains(err.Error(), "choose another file") {
 			t.Errorf("%s over %s: error %v", flag, path, err)
 		}
-		if after, err := os.ReadFile(path); err != nil || string(after) != string(before) {
+		if after, err := os.ReadFile(path); err != nil || string(after) != before {
 			t.Errorf("%s has changed %s", flag, path)
 		}
 	}

@@ -58,9 +58,7 @@ func TestTrainLayouts(t *testing.T) {
 	folder, traced, file := filepath.Join(dir, "run"), filepath.Join(dir, "trace.json"), filepath.Join(dir, "schedule")
 	hand := "# by hand\n\nschedule mine\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1\n" +
 		"rank 2: 2F0 2B0 2F1 2B1 2U1\n"
-	if err := os.WriteFile(file, []byte(hand), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, file, hand)
 	before, want := runtime.NumGoroutine(), oneDevice(t)
 	p := 4 * int64(want.Params)            // bytes; each parameter has an even number of elements
 	embedding := int64(4 * (256 + 8) * 16) // bytes of the tables of tokens and positions, all that the first rank has
