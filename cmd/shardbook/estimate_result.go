@@ -38,7 +38,8 @@ type estimate struct {
 	Settings    map[string]any `json:"settings"` // as --file takes them
 
 	request *estimateRequest
-	advised bool // advice is requested or needed
+	largest memest.Stage // that of the total
+	advised bool         // advice is requested or needed
 }
 
 type estimateItem struct {
@@ -140,6 +141,7 @@ func (e *estimate) list(ledger memest.Ledger) {
 		e.Stages = append(e.Stages, estimateStage{s, s.Bytes(), s.HostBytes()})
 	}
 	largest := ledger.Largest()
+	e.largest = largest
 	e.Total, e.Host, e.Items, e.WorstMoment = largest.Bytes(), largest.HostBytes(), []estimateItem{}, largest.Moment
 	for _, it := range largest.Items {
 		line := estimateItem{largest.Index, it}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"unicode/utf8"
 
@@ -105,24 +106,14 @@ func (w *estimateText) passes() string {
 	})
 }
 
-// of is the sum of the lines of a kind.
-func (w *estimateText) of(kind memest.Kind) (sum int64) {
-	for _, it := range w.Items {
-		if it.Kind == kind {
-			sum += it.Bytes
-		}
-	}
-	return sum
-}
-
 // bars draws a bar for each kind, in proportion to the largest.
 func (w *estimateText) bars() {
 	most := int64(0)
 	for _, kind := range memest.Kinds() {
-		most = max(most, w.of(kind))
+		most = max(most, w.largest.Of(kind))
 	}
 	for _, kind := range memest.Kinds() {
-		if n := w.of(kind); n > 0 {
+		if n := w.largest.Of(kind); n > 0 {
 			w.line("%-14s %s %9s %4.0f%%", kind, bar(float64(n)/float64(most), 48), w.size(n),
 				100*float64(n)/float64(w.Total))
 		}
@@ -147,12 +138,8 @@ const shown = 4
 func (w *estimateText) largestLines() {
 	w.line("%-14s %-44s %7s %11s", "", "", "times", w.unit.name)
 	for _, kind := range memest.Kinds() {
-		var items []estimateItem
-		for _, it := range w.Items {
-			if it.Kind == kind {
-				items = append(items, it)
-			}
-		}
+		other := func(it estimateItem) bool { return it.Kind != kind }
+		items := slices.DeleteFunc(slices.Clone(w.Items), other)
 		slices.SortStableFunc(items, func(a, b estimateItem) int { return cmp.Compare(b.Bytes, a.Bytes) })
 		title, rest, more := string(kind), int64(0), 0
 		for i, it := range items {
@@ -311,32 +298,20 @@ func (w *estimateText) conventions() {
 	}
 	w.line("\n%-36s %11s %11s %11s", "by published conventions, in "+w.unit.name, "states", "activations", "other")
 	row := func(name string, items []memest.Item) {
-		var states, activations, other int64
-		for _, it := range items {
-			switch {
-			case it.Host:
-			case slices.Contains([]memest.Kind{memest.Parameters, memest.Master, memest.Gradients, memest.Optimizer},
-				it.Kind):
-				states += it.Bytes
-			case it.Kind == memest.Activations || it.Kind == memest.Logits:
-				activations += it.Bytes
-			default:
-				other += it.Bytes
-			}
-		}
+		list := memest.Stage{Items: items}
+		states := list.Of(memest.Parameters) + list.Of(memest.Master) + list.Of(memest.Gradients) +
+			list.Of(memest.Optimizer)
+		activations := list.Of(memest.Activations) + list.Of(memest.Logits)
 		column := func(n int64) string {
 			if n == 0 {
 				return "–"
 			}
 			return w.size(n)
 		}
-		w.line("%-36s %11s %11s %11s", name, column(states), column(activations), column(other))
+		w.line("%-36s %11s %11s %11s", name, column(states), column(activations),
+			column(list.Bytes()-states-activations))
 	}
-	var ours []memest.Item
-	for _, it := range w.Items {
-		ours = append(ours, it.Item)
-	}
-	row("shardbook", ours)
+	row("shardbook", w.largest.Items)
 	for _, c := range w.Conventions {
 		if c.Problem != "" {
 			w.line("%s does not apply: %s", c.Name, c.Problem)
@@ -344,4 +319,30 @@ func (w *estimateText) conventions() {
 			row(c.Name, c.Items)
 		}
 	}
+}
+
+// byteUnit is the unit of all printed sizes.
+type byteUnit struct {
+	name  string
+	bytes float64
+	means string
+}
+
+func parseUnits(name string) (byteUnit, error) {
+	switch strings.ToLower(name) {
+	case "gb":
+		return byteUnit{"GB", 1e9, "10⁹ bytes"}, nil
+	case "gib":
+		return byteUnit{"GiB", 1 << 30, "2³⁰ bytes"}, nil
+	}
+	return byteUnit{}, fmt.Errorf("--units=%s: want GB or GiB", name)
+}
+
+// grouped formats a number with its digits in groups of three.
+func grouped(n int64) string {
+	text := strconv.FormatInt(n, 10)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + " " + text[i:]
+	}
+	return text
 }

@@ -38,8 +38,8 @@ func (o *scheduleOptions) write(t step.Timeline) error {
 		if f.path == "" {
 			continue
 		}
-		if err := replaceFile(f.path, f.same, f.make); err != nil {
-			return fmt.Errorf("--%s: %w", f.flag, err)
+		if err := inFlag(f.flag, replaceFile(f.path, f.same, f.make)); err != nil {
+			return err
 		}
 	}
 	return nil

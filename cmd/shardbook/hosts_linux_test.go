@@ -3,7 +3,6 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -62,9 +61,7 @@ func TestTrainOnUnlikeHosts(t *testing.T) {
 		wrapper := filepath.Join(t.TempDir(), "wrapper")
 		script := fmt.Sprintf("#!/bin/sh\nprogram=%s\nif [ $(hostname) = %s ]; then %s; fi\nexec $program \"$@\"\n",
 			program, last, c.harm)
-		if err := os.WriteFile(wrapper, []byte(script), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, wrapper, script)
 		run := begin(t, both, mpiTrain(h, wrapper, "--steps", "4", "--checkpoint", folder)...)
 		status, said := run.status(), run.lines(`^shardbook: `)
 		lacks := func(part string) bool { return !strings.Contains(said[0], part) }

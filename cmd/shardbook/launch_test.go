@@ -3,7 +3,9 @@ package main
 import (
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"syscall"
@@ -23,9 +25,7 @@ var asRootToo = []string{"OMPI_ALLOW_RUN_AS_ROOT=1", "OMPI_ALLOW_RUN_AS_ROOT_CON
 func standIn(t *testing.T, text string) (env []string) {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.WriteFile(filepath.Join(dir, "mpirun"), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, filepath.Join(dir, "mpirun"), "#!/bin/sh\n"+text)
 	return append(slices.Clone(asRootToo), "PATH="+dir+":"+os.Getenv("PATH"))
 }
 
@@ -98,9 +98,7 @@ func TestLaunchResumed(t *testing.T) {
 	if p, err := l.progress(); err != nil || p.Saved != 5 || p.Reached >= 0 {
 		t.Errorf("%+v, %v, want step 5 and nothing more known", p, err)
 	}
-	if err := os.WriteFile(log, []byte("{\"step\":6}\n{\"step\":7}\n{\"ste"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, log, "{\"step\":6}\n{\"step\":7}\n{\"ste")
 	if p, err := l.progress(); err != nil || p.Saved != 5 || p.Reached != 7 {
 		t.Errorf("%+v, %v, want steps 5 and 7", p, err)
 	}
@@ -130,9 +128,7 @@ exit 1
 	j.Batch = 4
 	saveJob(t, filepath.Join(dir, "ready"), 1, j)
 	for path, text := range map[string]string{log: "{\"step\":1}\n{\"ste", log + ".1": "older"} {
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, text)
 	}
 	out, stderr, status := shardbook(t, append(standIn(t, text), "XLA_FLAGS=", "SHARDBOOK_X=1"), "launch", "--slots",
 		"3", "--checkpoint", folder, "--mpirun-arg", "--tag-output", "--restarts", "2", "--", "--batch", "4", "--log",
@@ -179,9 +175,7 @@ exit 1
 func TestLaunchLeavesOtherFiles(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	for _, text := range []string{"", "my notes\n", "{\"step\":1}\nmy notes\n"} {
-		if err := os.WriteFile(log, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, log, text)
 		l, err := newLaunchJob([]string{"--log", log}, "run")
 		if err != nil {
 			t.Fatal(err)
@@ -225,13 +219,9 @@ func TestLaunchHosts(t *testing.T) {
 		t.Setenv(name, "")
 	}
 	file := filepath.Join(t.TempDir(), "hosts")
-	if err := os.WriteFile(file, []byte("f slots=2\n"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, file, "f slots=2\n")
 	scontrol := filepath.Dir(file) + "/scontrol"
-	if err := os.WriteFile(scontrol, []byte("#!/bin/sh\necho s\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, scontrol, "#!/bin/sh\necho s\n")
 	t.Setenv("PATH", filepath.Dir(file)+":"+os.Getenv("PATH"))
 	check := func(o launchOptions, want, wantAgent string) {
 		t.Helper()
@@ -256,9 +246,7 @@ func TestLaunchHosts(t *testing.T) {
 	t.Setenv(envAgent, "rsh")
 	check(launchOptions{hostfile: file}, "[f:2]", "rsh")
 	discover := filepath.Dir(file) + "/discover"
-	if err := os.WriteFile(discover, []byte("#!/bin/sh\necho f\necho g\n"), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, discover, "#!/bin/sh\necho f\necho g\n")
 	check(launchOptions{hostfile: file, discover: discover}, "[f:2 g:1]", "rsh")
 }
 
@@ -283,4 +271,50 @@ func TestLaunchInterrupted(t *testing.T) {
 		t.Fatalf("again: status %d, want 0, and a step that it went on from: %s", status, said)
 	}
 	checkLog(t, log, unclipped(t).Losses, 1e-5)
+}
+
+// understood checks a command line of launch, on hosts with the given slots, up to the point where it would look for
+// hosts.
+func understood(t *testing.T, line []string, slots int) {
+	t.Helper()
+	root := newCommand()
+	launch, args, err := root.Find(line)
+	if err == nil {
+		err = launch.ParseFlags(args)
+	}
+	if err != nil || launch.Name() != "launch" || launch.ArgsLenAtDash() != 0 {
+		t.Fatalf("%q: %v", line, err)
+	}
+	job, err := newLaunchJob(launch.Flags().Args(), filepath.Join(t.TempDir(), "run"))
+	if err != nil {
+		t.Fatalf("%q: %v", line, err)
+	}
+	if n, err := job.ranks(slots); n != slots || err != nil {
+		t.Errorf("%q: %d ranks of %d slots, %v", line, n, slots, err)
+	}
+}
+
+// The command lines in docker/ are such as this program takes, and use all ranks that they ask for.
+func TestLaunchManifests(t *testing.T) {
+	text := readFile(t, "../../docker/mpijob.yaml")
+	_, rest, _ := strings.Cut(text, "- shardbook\n")
+	rest, _, ok := strings.Cut(rest, "resources:")
+	var line []string
+	for _, item := range regexp.MustCompile(`(?m)^ +- (\S+)$`).FindAllStringSubmatch(rest, -1) {
+		line = append(line, item[1])
+	}
+	if !ok || !slices.Contains(line, "--") {
+		t.Fatalf("the launcher's command line is %q", line)
+	}
+	understood(t, line, 8)
+
+	dir := t.TempDir()
+	writeFile(t, filepath.Join(dir, "shardbook"), "#!/bin/sh\nfor word; do echo \"$word\"; done\n")
+	script := exec.CommandContext(t.Context(), "bash", "../../docker/train.sbatch", "--zero", "3", "--batch", "24")
+	script.Env = append(os.Environ(), "CHECKPOINT=run", "PATH="+dir+":"+os.Getenv("PATH"))
+	output, err := script.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	understood(t, strings.Split(strings.TrimSpace(string(output)), "\n"), 8)
 }

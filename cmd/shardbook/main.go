@@ -119,3 +119,11 @@ func setUp(ctx context.Context, k *kernel.Kernel) error {
 	defer progress.done()
 	return k.Setup(ctx, progress.show)
 }
+
+// inFlag adds a flag's name to an error; nil stays nil.
+func inFlag(flag string, err error) error {
+	if err != nil {
+		err = fmt.Errorf("--%s: %w", flag, err)
+	}
+	return err
+}

@@ -1,11 +1,13 @@
 package main
 
 import (
+	"context"
 	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -58,9 +60,7 @@ func files(t *testing.T) func(name, text string) string {
 	return func(name, text string) string {
 		t.Helper()
 		path := filepath.Join(dir, name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, text)
 		return path
 	}
 }
@@ -80,11 +80,8 @@ func TestNotebooksWithParameter(t *testing.T) {
 	if status != 0 || !strings.Contains(stdout, "00-devices: passed") {
 		t.Fatalf("exit status %d: %s%s", status, stdout, stderr)
 	}
-	text, err := os.ReadFile(filepath.Join(out, "00-devices.ipynb"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if !strings.Contains(string(text), "every device holds 28") { // 0+1+…+7: two numbers a device
+	text := readFile(t, filepath.Join(out, "00-devices.ipynb"))
+	if !strings.Contains(text, "every device holds 28") { // 0+1+…+7: two numbers a device
 		t.Error("the executed notebook did not use 4 devices")
 	}
 	if _, err := os.Stat(filepath.Join(out, "00-devices.html")); err != nil {
@@ -215,9 +212,7 @@ func library(t *testing.T, version string) string {
 static struct { size_t size; void *ext; size_t vsize; void *vext; int major, minor;
 void *functions[200]; } api = {1640, 0, 24, 0, ` + version + `};
 void *GetPjrtApi(void) { return &api; }`
-	if err := os.WriteFile(source, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, source, text)
 	if output, err := exec.Command("gcc", "-shared", "-fPIC", "-o", so, source).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: %s", err, output)
 	}
@@ -239,9 +234,7 @@ func programs(t *testing.T, script string) string {
 		}
 	}
 	if script != "" {
-		if err := os.WriteFile(filepath.Join(dir, "python3"), []byte("#!/bin/sh\n"+script+"\n"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, filepath.Join(dir, "python3"), "#!/bin/sh\n"+script+"\n")
 	}
 	return dir
 }
@@ -255,4 +248,32 @@ func fullDisk(t *testing.T) string {
 	}
 	t.Cleanup(func() { syscall.Unmount(dir, 0) })
 	return dir
+}
+
+// TestDoctorNamesThePlugin has the second of the pinned wheels in the cache, as where the first could not be had.
+func TestDoctorNamesThePlugin(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		systest.Skip(t, systest.System, "PyPI has no plugin for this system")
+	}
+	root, so := t.TempDir(), library(t, "0, 12")
+	second := cache.Part{Root: root, Name: "pjrt-cpu-plugin", Version: "xla-cpu-pjrt-0.0.1",
+		Install: func(_ context.Context, dir string, _ cache.Progress) error {
+			return os.Link(so, filepath.Join(dir, "pjrt_c_api_cpu_plugin.so"))
+		}}
+	if _, err := second.Ensure(t.Context(), nil); err != nil {
+		t.Fatal(err)
+	}
+	want := "cache, xla-cpu-pjrt 0.0.1 from PyPI"
+	if runtime.GOARCH == "amd64" {
+		want += ", fallback for lammps-jax-pjrt-cpu 0.11.2"
+	}
+	env := []string{"PJRT_PLUGIN_LIBRARY_PATH="}
+	_, checks, _ := diagnose(t, env, "--plugin", "cpu", "--cache", root)
+	if c := checks["PJRT plugin"]; c.Source != want || !strings.HasPrefix(c.Path, root) {
+		t.Errorf("as JSON: %+v, want the source %q", c, want)
+	}
+	stdout, _, _ := shardbook(t, env, "doctor", "--plugin", "cpu", "--cache", root)
+	if !strings.Contains(stdout, want+"  ("+root) {
+		t.Errorf("as text: %s", stdout)
+	}
 }

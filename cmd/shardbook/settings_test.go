@@ -51,7 +51,7 @@ func TestPrintConfig(t *testing.T) {
 		{"train"},
 	}
 	for _, line := range runs {
-		lines = append(lines, append([]string{"estimate"}, line...))
+		lines = append(lines, strings.Fields("estimate "+line))
 	}
 	path := filepath.Join(t.TempDir(), "run.yaml")
 	for _, line := range lines {
@@ -59,9 +59,7 @@ func TestPrintConfig(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%q: %v", line, err)
 		}
-		if err := os.WriteFile(path, []byte(printed), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, printed)
 		again, err := ran(t, line[0], "--config", path, "--print-config")
 		if err != nil || again != printed {
 			t.Errorf("%q is printed as\n%s\nand that, error %v, as\n%s", line, printed, err, again)

@@ -26,10 +26,9 @@ const sameSignal = 200 * time.Millisecond
 type signalWatch struct {
 	mu      sync.Mutex
 	grace   time.Duration
-	saving  int           // writes under way, which must not be interrupted
-	saved   chan struct{} // is closed when there are none; nil where nobody waits
-	hushed  bool          // print nothing at the end
-	last    func()        // is called before the process is ended; nil is nothing
+	saving  sync.WaitGroup // writes under way, which must not be interrupted
+	hushed  bool           // print nothing at the end
+	last    func()         // is called before the process is ended; nil is nothing
 	exit    func(status int)
 	message io.Writer
 }
@@ -41,38 +40,35 @@ func newSignalWatch(message io.Writer, exit func(status int)) *signalWatch {
 	return &signalWatch{grace: usualGrace, exit: exit, message: message}
 }
 
-// allow sets how long the command may take to end after the first signal; with 0, it ends at once.
-func (w *signalWatch) allow(grace time.Duration) {
+// locked calls do with the lock held.
+func (w *signalWatch) locked(do func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.grace = grace
+	do()
 }
+
+// allow sets how long the command may take to end after the first signal; with 0, it ends at once.
+func (w *signalWatch) allow(grace time.Duration) { w.locked(func() { w.grace = grace }) }
+
+// before sets a function to call before the process is ended, to end what it has started.
+func (w *signalWatch) before(last func()) { w.locked(func() { w.last = last }) }
+
+// hush makes the process end without a message: it is printed already, or another process prints it.
+func (w *signalWatch) hush() { w.locked(func() { w.hushed = true }) }
 
 // save delays the end of the grace until done is called. A second signal does not wait.
 func (w *signalWatch) save() (done func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.saving++
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		if w.saving--; w.saving == 0 && w.saved != nil {
-			close(w.saved)
-			w.saved = nil
-		}
-	}
+	w.saving.Add(1)
+	return w.saving.Done
 }
 
 // idle returns a channel that is closed once nothing is being saved.
 func (w *signalWatch) idle() <-chan struct{} {
-	w.mu.Lock()
-	defer w.mu.Unlock()
 	saved := make(chan struct{})
-	if w.saving == 0 {
+	go func() {
+		w.saving.Wait()
 		close(saved)
-	} else {
-		w.saved = saved
-	}
+	}()
 	return saved
 }
 
@@ -81,23 +77,9 @@ func (w *signalWatch) timeLeft(first os.Signal) <-chan time.Time {
 	if first == syscall.SIGUSR1 {
 		return nil
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return time.After(w.grace)
-}
-
-// before sets a function to call before the process is ended, to end what it has started.
-func (w *signalWatch) before(last func()) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.last = last
-}
-
-// hush makes the process end without a message: it is printed already, or another process prints it.
-func (w *signalWatch) hush() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.hushed = true
+	var grace time.Duration
+	w.locked(func() { grace = w.grace })
+	return time.After(grace)
 }
 
 // context starts the watch, and returns a context that ends at the first signal.
@@ -136,16 +118,15 @@ func (w *signalWatch) watch(caught <-chan os.Signal, cancel context.CancelFunc) 
 // end ends the process with the status that shells use for a signal: 128 and its number.
 func (w *signalWatch) end(by os.Signal, how string) {
 	s := by.(syscall.Signal)
-	w.mu.Lock()
-	last, hushed := w.last, w.hushed
-	w.mu.Unlock()
+	var last func()
+	var hushed bool
+	w.locked(func() { last, hushed = w.last, w.hushed })
 	if last != nil {
 		last()
 	}
-	if hushed {
-		w.exit(128 + int(s))
-		return
+	if !hushed {
+		fmt.Fprintf(w.message, "shardbook: ended by %s: %s; finished checkpoints are complete\n", unix.SignalName(s),
+			how)
 	}
-	fmt.Fprintf(w.message, "shardbook: ended by %s: %s; finished checkpoints are complete\n", unix.SignalName(s), how)
 	w.exit(128 + int(s))
 }

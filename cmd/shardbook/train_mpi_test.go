@@ -124,9 +124,7 @@ func TestTrainByUnlikeProcesses(t *testing.T) {
 		path := filepath.Join(dir, "script"+strconv.Itoa(scripts))
 		text := fmt.Sprintf("#!/bin/sh\nprogram=%s\nif [ %s ]; then %s; fi\nexec $program \"$@\"\n", command, where,
 			script)
-		if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, path, text)
 		return path
 	}
 	untagged := "program=" + os.Args[0] // as the command, which the environment makes it

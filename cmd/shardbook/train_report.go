@@ -8,12 +8,20 @@ import (
 	"io"
 	"maps"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
 	"github.com/guptarohit/asciigraph"
 
+	"github.com/shardbook/shardbook/internal/job"
+	"github.com/shardbook/shardbook/internal/tensorboard"
 	"github.com/shardbook/shardbook/internal/userfile"
+	"github.com/shardbook/shardbook/lib/chart"
+	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/parallel"
+	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/train"
 )
 
 // stepRecord is the line of a step in the log.
@@ -29,11 +37,9 @@ type stepRecord struct {
 	Bytes      int64   `json:"bytes"` // on a device while the step runs
 }
 
-// stepLog is a file with a line of JSON for each step; nil writes nothing.
-type stepLog struct{ file *os.File }
-
-// openLog opens a log to continue after a step: later lines, of steps whose checkpoint was never written, are cut off.
-func openLog(path string, after int) (*stepLog, error) {
+// openLog opens a log, a file with a line of JSON for each step, to continue after a step: later lines, of steps whose
+// checkpoint was never written, are cut off.
+func openLog(path string, after int) (*os.File, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -47,7 +53,7 @@ func openLog(path string, after int) (*stepLog, error) {
 			return nil, fmt.Errorf("--log: %s: %w", path, err)
 		}
 	}
-	return &stepLog{file}, nil
+	return file, nil
 }
 
 // cutLog cuts a log off after the line of a step. A file that is no log is an error, and left as it is.
@@ -76,24 +82,17 @@ func cutLog(file *os.File, after int) error {
 	}
 }
 
-func (l *stepLog) write(r stepRecord) error {
-	if l == nil {
+// writeLog writes a line, if there is a log.
+func writeLog(log *os.File, r stepRecord) error {
+	if log == nil {
 		return nil
 	}
 	line, err := json.Marshal(r)
 	if err != nil {
 		return err
 	}
-	if _, err := l.file.Write(append(line, '\n')); err != nil {
-		return fmt.Errorf("--log: %w", err)
-	}
-	return nil
-}
-
-func (l *stepLog) close() {
-	if l != nil {
-		l.file.Close()
-	}
+	_, err = log.Write(append(line, '\n'))
+	return inFlag("log", err)
 }
 
 // trainResult is what --json prints.
@@ -131,16 +130,15 @@ func (t *training) result(text string) (trainResult, error) {
 		r.TokensPerS = speeds[len(speeds)/2]
 	}
 	var err error
-	if r.Collectives, err = t.collectives(); err != nil {
-		return r, err
+	if r.Collectives, err = t.collectives(); err == nil {
+		r.SentByAxis, err = t.sentByAxis()
 	}
-	if r.SentByAxis, err = t.sentByAxis(); err != nil {
-		return r, err
+	if err == nil {
+		r.Pipeline, err = t.pipelineResult()
 	}
-	if r.Pipeline, err = t.pipelineResult(); err != nil {
-		return r, err
+	if err == nil {
+		r.BytesPerDevice, err = t.run.Memory()
 	}
-	r.BytesPerDevice, err = t.run.Memory()
 	return r, err
 }
 
@@ -160,20 +158,22 @@ func (t *training) report(text string) error {
 // page is the result as text.
 func (t *training) page(r trainResult, text string) string {
 	out := &strings.Builder{}
-	if len(r.Losses) > 1 {
-		fmt.Fprintln(out, asciigraph.Plot(r.Losses, asciigraph.Height(10), asciigraph.Width(min(64, len(r.Losses))),
-			asciigraph.Precision(2), asciigraph.Caption(fmt.Sprintf("loss in nats, steps %d to %d", r.FirstStep,
-				t.run.Steps()))))
-		fmt.Fprintln(out)
+	row := func(title, format string, args ...any) {
+		fmt.Fprintf(out, "%-13s %s\n", title, fmt.Sprintf(format, args...))
 	}
-	if n := len(r.Losses); n > 0 {
-		fmt.Fprintf(out, "loss          %.5f at step %d, %.5f at step %d\n", r.Losses[0], r.FirstStep, r.Losses[n-1],
-			t.run.Steps())
-		fmt.Fprintf(out, "tokens/s      %s\n", short(r.TokensPerS))
+	n, last := len(r.Losses), t.run.Steps()
+	if n > 1 {
+		caption := fmt.Sprintf("loss in nats, steps %d to %d", r.FirstStep, last)
+		fmt.Fprintf(out, "%s\n\n", asciigraph.Plot(r.Losses, asciigraph.Height(10), asciigraph.Width(min(64, n)),
+			asciigraph.Precision(2), asciigraph.Caption(caption)))
+	}
+	if n > 0 {
+		row("loss", "%.5f at step %d, %.5f at step %d", r.Losses[0], r.FirstStep, r.Losses[n-1], last)
+		row("tokens/s", "%s", short(r.TokensPerS))
 	} else {
-		fmt.Fprintf(out, "nothing to do: step %d is done\n", t.run.Steps())
+		fmt.Fprintf(out, "nothing to do: step %d is done\n", last)
 	}
-	fmt.Fprintf(out, "parameters    %d\n", r.Params)
+	row("parameters", "%d", r.Params)
 	each := ""
 	if t.devices > 1 {
 		each = "of each device: "
@@ -182,40 +182,40 @@ func (t *training) page(r trainResult, text string) string {
 	for _, kind := range slices.Sorted(maps.Keys(r.BytesPerDevice)) {
 		memory = append(memory, kind+" "+bytesText(r.BytesPerDevice[kind]))
 	}
-	fmt.Fprintf(out, "memory        %s%s\n", each, strings.Join(memory, ", "))
+	row("memory", "%s%s", each, strings.Join(memory, ", "))
 	if r.Staleness > 0 {
-		fmt.Fprintf(out, "staleness     %.2f updates on average\n", r.Staleness)
+		row("staleness", "%.2f updates on average", r.Staleness)
 	}
 	if s := r.Sent; s != nil {
-		fmt.Fprintf(out, "sent          by a device in a step: %s of parameters, %s of gradients to shards",
-			bytesText(s.Gather), bytesText(s.Scatter))
+		between := ""
 		if s.Average > 0 {
-			fmt.Fprintf(out, ", %s between copies of shards", bytesText(s.Average))
+			between = fmt.Sprintf(", %s between copies of shards", bytesText(s.Average))
 		}
-		fmt.Fprintln(out)
+		row("sent", "by a device in a step: %s of parameters, %s of gradients to shards%s", bytesText(s.Gather),
+			bytesText(s.Scatter), between)
 	}
 	if len(r.Collectives) > 0 {
-		fmt.Fprintf(out, "collectives   of a device in a step: %s\n", collectivesText(r.Collectives))
+		row("collectives", "of a device in a step: %s", collectivesText(r.Collectives))
 	}
 	if len(r.SentByAxis) > 0 {
-		fmt.Fprintf(out, "sent          in the last step, by axis: %s\n", axesText(r.SentByAxis))
+		row("sent", "in the last step, by axis: %s", axesText(r.SentByAxis))
 	}
 	r.Pipeline.print(out)
 	if tr := r.Trace; tr != nil {
-		what := "communicated  "
+		sent := ""
 		if tr.Bytes > 0 {
-			what += bytesText(tr.Bytes) + " by a rank in a step, "
+			sent = bytesText(tr.Bytes) + " by a rank in a step, "
 		}
 		if r.Pipeline == nil {
-			fmt.Fprintf(out, "%s%.0f%% of the time while it computed\n", what, 100*tr.Overlap)
+			row("communicated", "%s%.0f%% of the time while it computed", sent, 100*tr.Overlap)
 		}
-		fmt.Fprintf(out, "trace         %s, of %d steps: open it in https://ui.perfetto.dev\n", tr.File, tr.Steps)
+		row("trace", "%s, of %d steps: open it in https://ui.perfetto.dev", tr.File, tr.Steps)
 	}
 	if r.Skipped > 0 {
-		fmt.Fprintf(out, "skipped       %d steps, of gradients that were not finite\n", r.Skipped)
+		row("skipped", "%d steps, of gradients that were not finite", r.Skipped)
 	}
 	if r.Checkpoint != "" {
-		fmt.Fprintf(out, "checkpoint    %s\n", r.Checkpoint)
+		row("checkpoint", "%s", r.Checkpoint)
 	}
 	if text != "" {
 		fmt.Fprintf(out, "\n%s\n", strings.ToValidUTF8(text, "\uFFFD"))
@@ -244,4 +244,164 @@ func bytesText(n int64) string {
 		x, unit = x/1024, next
 	}
 	return fmt.Sprintf("%.4g %s", x, unit)
+}
+
+// openCurves opens the file of --tensorboard, if it is set.
+func (t *training) openCurves() (err error) {
+	if t.options.tensorboard == "" {
+		return nil
+	}
+	if t.rate, err = t.job.Rate(); err != nil {
+		return err
+	}
+	t.events, err = tensorboard.Create(t.options.tensorboard, t.began+1)
+	return inFlag("tensorboard", err)
+}
+
+// writeEvent writes a step for TensorBoard.
+func (t *training) writeEvent(r stepRecord) error {
+	if t.events == nil {
+		return nil
+	}
+	scalars := []tensorboard.Scalar{
+		{Tag: "train/loss", Value: r.Loss},
+		{Tag: "train/learning_rate", Value: t.job.LR * t.rate.At(r.Step)},
+		{Tag: "performance/tokens_per_s", Value: r.TokensPerS},
+		{Tag: "performance/device_memory_bytes", Value: float64(r.Bytes)},
+	}
+	if r.GradNorm > 0 { // else it is not computed
+		scalars = append(scalars, tensorboard.Scalar{Tag: "train/grad_norm", Value: r.GradNorm})
+	}
+	return inFlag("tensorboard", t.events.Write(r.Step, scalars...))
+}
+
+// drawLoss writes the chart of the loss, if --chart is set.
+func (t *training) drawLoss() error {
+	path := t.options.chart
+	if path == "" || len(t.records) == 0 {
+		return nil
+	}
+	var loss chart.Series
+	for _, r := range t.records {
+		loss.X, loss.Y = append(loss.X, float64(r.Step)), append(loss.Y, r.Loss)
+	}
+	c := chart.Line("training loss", "step", "loss (nats)", loss)
+	write, same := func(w io.Writer) error { return writePage(w, "training loss", c) }, isPage
+	if filepath.Ext(path) == ".svg" {
+		same = func(r io.Reader) bool {
+			start := make([]byte, 4)
+			_, err := io.ReadFull(r, start)
+			return err == nil && string(start) == "<svg"
+		}
+		write = func(w io.Writer) error {
+			svg, err := c.SVG()
+			if err == nil {
+				_, err = io.Copy(w, strings.NewReader(svg))
+			}
+			return err
+		}
+	}
+	return inFlag("chart", replaceFile(path, same, write))
+}
+
+// predict prints, before the run starts, what it is and what it will need: its model, layout and schedule, the memory
+// of a device and what a step sends. What cannot be predicted is left out, with the reason.
+func (t *training) predict(r train.Recipe, l parallel.Layout) error {
+	if t.options.json || !t.mpi.First() {
+		return nil
+	}
+	out, j := &strings.Builder{}, t.job
+	m := j.Model
+	fmt.Fprintf(out, "model         %d blocks of width %d with %d heads: %s parameters\n", m.Layers, m.Width, m.Heads,
+		grouped(int64(m.Params().Size())))
+	fmt.Fprintf(out, "layout        %s\n", layoutText(j.Parallel, l))
+	if l.Plan != nil {
+		timeline, err := l.Plan.Simulate(step.Equal())
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "schedule      %s, %d micro-batches, bubble %.0f%%\n", l.Plan.Name, l.Plan.Micro,
+			100*timeline.Bubble)
+	}
+	memory, traffic := predicted(j, r, l)
+	fmt.Fprintf(out, "memory        of a device, predicted: %s\n", memory)
+	fmt.Fprintf(out, "traffic       in a step, predicted, by axis: %s\n\n", traffic)
+	_, err := fmt.Fprint(t.out, out)
+	return err
+}
+
+// layoutText is a layout in a line.
+func layoutText(p job.Parallel, l parallel.Layout) string {
+	if l.Plan != nil {
+		l.Pipe, l.Microbatches = len(l.Plan.Ranks), 0 // of which the schedule's line says more
+	}
+	ranks := l.Ranks()
+	if flag, _ := p.ByProcess(); flag == "data" && !p.OneProgram() { // and each rank is one of the --data devices
+		l.Data, l.Replicas = l.Replicas, 1
+	}
+	if l.Sync = ""; l.Microbatches == 1 { // --sync is printed below
+		l.Microbatches = 0
+	}
+	n, text := l.Devices(), "1 device"
+	if n > 1 {
+		text = fmt.Sprintf("%v: %d devices", l, n)
+	}
+	switch {
+	case n > 1 && p.OneProgram():
+		text += ", one program"
+	case n > 1 && ranks == 1:
+		text += ", one rank"
+	case n > 1:
+		text += fmt.Sprintf(", %d ranks", ranks)
+	}
+	if p.Sync != "" {
+		text += ", --sync " + string(p.Sync)
+	}
+	return text
+}
+
+// predicted is the memory of the device that needs most, and what a rank sends in a step, in words.
+func predicted(j *job.Job, r train.Recipe, l parallel.Layout) (memory, traffic string) {
+	if j.Parallel.Sync.Served() {
+		return "unknown with parameter servers", "unknown with parameter servers"
+	}
+	setup := j.Setup(r)
+	if l.Devices() == 1 {
+		setup.Method = memest.Compiled
+	}
+	ledger, err := l.Estimate(setup, j.Batch)
+	if err != nil {
+		return fmt.Sprintf("unknown (%v)", job.InFlags(err)), "unknown"
+	}
+	largest := ledger.Largest()
+	memory = bytesText(largest.Bytes())
+	var kinds []string
+	for _, kind := range memest.Kinds() {
+		if n := largest.Of(kind); n > largest.Bytes()/100 {
+			kinds = append(kinds, string(kind)+" "+bytesText(n))
+		}
+	}
+	memory += " (" + strings.Join(kinds, ", ") + ")"
+	if j.Parallel.Sync == job.Auto {
+		return memory, "left to the compiler"
+	}
+	axes, err := l.Traffic(setup, j.Batch)
+	if err != nil {
+		return memory, fmt.Sprintf("unknown (%v)", job.InFlags(err))
+	}
+	return memory, axesText(axes)
+}
+
+// axesText is how many bytes are sent along each axis.
+func axesText(axes map[string]int64) string {
+	var parts []string
+	for _, axis := range slices.Sorted(maps.Keys(axes)) {
+		if axes[axis] > 0 {
+			parts = append(parts, axis+" "+bytesText(axes[axis]))
+		}
+	}
+	if parts == nil {
+		return "nothing"
+	}
+	return strings.Join(parts, ", ")
 }

@@ -23,13 +23,14 @@ import (
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // trainAndReport does a job and prints its result.
 func trainAndReport(cmd *cobra.Command, j *job.Job, o trainOptions) error {
 	signals.allow(o.grace)
-	t := &training{job: j, options: o, saved: -1}
+	t := &training{job: j, options: o, saved: -1, tracer: &tracer{}}
 	if o.engine != engineMPI {
 		defer t.close()
 		return t.do(cmd)
@@ -129,10 +130,7 @@ func writable(folder string) error {
 			err = errors.Join(file.Close(), os.Remove(file.Name()))
 		}
 	}
-	if err != nil {
-		return fmt.Errorf("--checkpoint: %w", err)
-	}
-	return nil
+	return inFlag("checkpoint", err)
 }
 
 // training is a job under way.
@@ -146,8 +144,8 @@ type training struct {
 	run     *ranks
 	devices int // of all processes
 	batches *gpt.Batches
-	unlock  func() // of the folder for checkpoints; nil where it is not locked
-	log     *stepLog
+	unlock  func()   // of the folder for checkpoints; nil where it is not locked
+	log     *os.File // nil where there is no --log
 	tracer  *tracer
 	sent    *traffic
 	traced  *traceResult
@@ -210,7 +208,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if err := t.compare(from); err != nil {
 		return err
 	}
-	in := around{t.options.link, t.tracer.recorder(), t.mpi}
+	in := around{t.options.link, t.tracer.rec, t.mpi}
 	if t.run, err = newRanks(ctx, t.backend, j, layout, recipe, t.batches.Step, in); err != nil {
 		return err
 	}
@@ -271,8 +269,8 @@ func (t *training) compare(from *checkpoint.Checkpoint) error {
 }
 
 func (t *training) close() {
-	t.log.close()
-	t.tracer.close()
+	t.log.Close()
+	t.tracer.file.Close()
 	t.events.Close()
 	if t.run != nil {
 		t.run.Close()
@@ -300,7 +298,7 @@ func (t *training) loop(ctx context.Context) error {
 		}
 		bar.show("training", record.Step, t.job.Steps, fmt.Sprintf("loss %.3f, %s tok/s, %s",
 			record.Loss, short(record.TokensPerS), bytesText(record.Bytes)))
-		return errors.Join(t.log.write(record), t.writeEvent(record))
+		return errors.Join(writeLog(t.log, record), t.writeEvent(record))
 	}
 	for interrupted := false; t.run.Steps() < t.job.Steps && !interrupted; {
 		step := t.run.Steps()
@@ -385,26 +383,32 @@ func (t *training) sample(ctx context.Context) (string, error) {
 	if t.options.sample == 0 {
 		return "", nil
 	}
-	model := t.job.Model
-	probe, err := t.run.Probe(func(p params.Nodes, in []*graph.Node) []*graph.Node {
-		return []*graph.Node{model.NextLogits(p, in[0], in[1])}
-	})
+	full, err := t.run.Params()
 	if err != nil {
 		return "", err
 	}
-	defer probe.Close()
 	if !t.mpi.First() {
 		return "", t.mpi.Follow()
 	}
+	weights, program, err := t.nextLogits(full)
+	defer func() {
+		for _, w := range weights {
+			w.(*tensors.Tensor).FinalizeAll()
+		}
+	}()
+	if err != nil {
+		return "", err
+	}
+	defer program.Close()
 	bar := newProgress("train")
 	defer bar.done()
 	done := 0
-	text, err := model.Generate([]byte(t.options.prompt), t.options.sample, t.options.sampling,
+	text, err := t.job.Model.Generate([]byte(t.options.prompt), t.options.sample, t.options.sampling,
 		func(tokens *tensors.Tensor, last int32) ([]float32, error) {
 			if ctx.Err() != nil {
 				return nil, errors.New("interrupted before all text was written")
 			}
-			out, err := probe.Call(tokens, last)
+			out, err := program.Call(0, append(weights, tokens, last)...)
 			if err != nil {
 				return nil, err
 			}
@@ -416,4 +420,26 @@ func (t *training) sample(ctx context.Context) (string, error) {
 			return tensors.CopyFlatData[float32](out[0])
 		})
 	return t.options.prompt + string(text), errors.Join(err, t.mpi.Tick(false))
+}
+
+// nextLogits compiles the model, and copies the full parameters to device 0, in the type that they are stored in.
+func (t *training) nextLogits(full params.Named[*tensors.Tensor]) (weights []any, program *xla.Portable, err error) {
+	policy := t.run.recipe.Policy()
+	tree := t.run.recipe.Model.Params().As(policy.Compute)
+	values, err := full.List(tree)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, w := range values {
+		placed, err := t.backend.Put(w, 0)
+		if err != nil {
+			return weights, nil, err
+		}
+		weights = append(weights, placed)
+	}
+	program, err = xla.CompilePortable(t.backend, func(in []*graph.Node) []*graph.Node {
+		p := tree.Nodes(precision.Cast(in[:len(tree)], policy.Compute))
+		return []*graph.Node{t.job.Model.NextLogits(p, in[len(tree)], in[len(tree)+1])}
+	})
+	return slices.Clip(weights), program, err
 }

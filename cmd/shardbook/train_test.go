@@ -140,14 +140,11 @@ func TestTrainInterruptAndResume(t *testing.T) {
 	dir := t.TempDir()
 	first, whole, log := filepath.Join(dir, "first"), filepath.Join(dir, "whole"), filepath.Join(dir, "log")
 	text := filepath.Join(dir, "text")
-	if err := os.WriteFile(text, []byte(strings.Repeat("to be or not to be, that is the question. ", 9)),
-		0o644); err != nil {
-		t.Fatal(err)
-	}
+	writeFile(t, text, strings.Repeat("to be or not to be, that is the question. ", 9))
 	args := append(slices.Clone(small), "--text", text, "--batch", "2", "--seed", "3", "--dropout", "0.1")
 	stopped := interrupted(t, first, 7, func(p *process) {
 		inUse := fmt.Sprintf("checkpoint: %s is in use by process %d on", first, p.Process.Pid)
-		if err := command("train", "--resume", "--checkpoint", first); err == nil ||
+		if _, err := ran(t, "train", "--resume", "--checkpoint", first); err == nil ||
 			!strings.Contains(err.Error(), inUse) {
 			t.Errorf("a second run in the folder: error %v, want %q", err, inUse)
 		}
@@ -199,9 +196,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		if _, now := tensorsOf(t, first, stopped+3); !slices.Equal(now, damaged) {
 			t.Error("the damaged checkpoint was overwritten")
 		}
-		if err := os.WriteFile(text, []byte("another text, which is as good as any"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		writeFile(t, text, "another text, which is as good as any")
 		if _, err := ran(t, "train", "--resume", "--checkpoint", whole); err == nil || !strings.Contains(err.Error(),
 			"has changed since") {
 			t.Errorf("another text: %v", err)

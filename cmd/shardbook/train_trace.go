@@ -4,15 +4,17 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"time"
 
 	"github.com/shardbook/shardbook/internal/userfile"
+	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
 // tracedSteps is how many steps are traced: the last ones of a run.
 const tracedSteps = 3
 
-// tracer records the last steps of a run, before and after which all ranks pause; nil records nothing.
+// tracer records the last steps of a run, before and after which all ranks pause; without a recorder nothing.
 type tracer struct {
 	file  *os.File
 	rec   *trace.Recorder
@@ -23,40 +25,27 @@ type tracer struct {
 // openTrace opens the file to write. A file that has something other than a trace in it is an error.
 func openTrace(path string) (*tracer, error) {
 	if path == "" {
-		return nil, nil
+		return &tracer{}, nil
 	}
 	file, err := userfile.Edit(path, 0, maxReplaced)
 	if err != nil {
-		return nil, fmt.Errorf("--trace: %w", err)
+		return &tracer{}, inFlag("trace", err)
 	}
-	if info, err := file.Stat(); err == nil && info.Size() > 0 {
-		if old, err := trace.ReadChrome(file); err != nil || len(old.Spans)+len(old.Counters) == 0 {
-			file.Close()
-			return nil, fmt.Errorf("--trace: %s exists and is not a trace: choose another file", path)
-		}
+	if info, err := file.Stat(); err == nil && info.Size() > 0 && !isTrace(file) {
+		file.Close()
+		return &tracer{}, fmt.Errorf("--trace: %s exists and is not a trace: choose another file", path)
 	}
 	t := &tracer{file: file, rec: trace.New()}
 	t.rec.Pause()
 	return t, nil
 }
 
-func (t *tracer) recorder() *trace.Recorder {
-	if t == nil {
-		return nil
-	}
-	return t.rec
-}
-
 // plan says at which step the run begins, and at which it is to end.
-func (t *tracer) plan(began, end int) {
-	if t != nil {
-		t.first = max(began, end-tracedSteps)
-	}
-}
+func (t *tracer) plan(began, end int) { t.first = max(began, end-tracedSteps) }
 
 // next is the step before which the run is to pause, after step and at most until.
 func (t *tracer) next(step, until int) int {
-	if t == nil {
+	if t.rec == nil {
 		return until
 	}
 	for _, stop := range []int{t.first - 1, t.first} {
@@ -70,7 +59,7 @@ func (t *tracer) next(step, until int) int {
 // at says that the run pauses before a step.
 func (t *tracer) at(step int) {
 	switch {
-	case t == nil:
+	case t.rec == nil:
 	case step == t.first-1:
 		t.rec.Resume()
 	case step == t.first:
@@ -112,7 +101,7 @@ type traceResult struct {
 
 // write writes the trace of a run that has done a number of steps; nil if none of these was traced.
 func (t *tracer) write(step int) (*traceResult, error) {
-	if t == nil || step <= t.first {
+	if t.rec == nil || step <= t.first {
 		return nil, nil
 	}
 	t.rec.Pause()
@@ -135,14 +124,79 @@ func (t *tracer) write(step int) (*traceResult, error) {
 	if err == nil {
 		err = all.Shift(-begin).WriteChrome(t.file)
 	}
+	return r, inFlag("trace", err)
+}
+
+// pipeResult is what --json prints of a pipeline.
+type pipeResult struct {
+	Schedule     string `json:"schedule"`
+	Ranks        int    `json:"ranks"`
+	Stages       int    `json:"stages"`
+	Microbatches int    `json:"microbatches"`
+	Cut          []int  `json:"cut"` // blocks of each stage
+	// Bubble is the fraction of a step in which a rank is idle, if the forward pass and both parts of the backward pass
+	// took equally long.
+	Bubble float64 `json:"bubble"`
+	// Idle is the mean fraction of the traced time in which a rank was idle; nil without a trace.
+	Idle *float64 `json:"idle,omitempty"`
+	// PeakActivations is, for each rank, the largest number of micro-batches whose activations it holds at once,
+	// counted once for each of its stages.
+	PeakActivations []int `json:"peak_activations,omitempty"`
+}
+
+// pipelineResult describes the pipelines of the run; nil if there are none.
+func (t *training) pipelineResult() (*pipeResult, error) {
+	if t.job.Parallel.Pipe == 0 {
+		return nil, nil
+	}
+	s, cut := t.run.plan.Layout().Plan, t.run.plan.Layout().Cut
+	r := &pipeResult{Schedule: s.Name, Ranks: len(s.Ranks), Stages: len(s.Blocks), Microbatches: s.Micro, Cut: cut,
+		PeakActivations: s.PeakActivations()}
+	timeline, err := s.Simulate(step.Equal())
 	if err != nil {
-		return nil, fmt.Errorf("--trace: %w", err)
+		return nil, err
+	}
+	r.Bubble = timeline.Bubble
+	if t.traced != nil {
+		r.Idle = &t.traced.idle
 	}
 	return r, nil
 }
 
-func (t *tracer) close() {
-	if t != nil {
-		t.file.Close()
+// print writes the result as text.
+func (r *pipeResult) print(out io.Writer) {
+	if r == nil {
+		return
 	}
+	fmt.Fprintf(out, "pipeline      %s on %d devices, %d micro-batches, stages of %s blocks\n",
+		r.Schedule, r.Ranks, r.Microbatches, join(r.Cut))
+	fmt.Fprintf(out, "bubble        %.0f%% of a step if all passes took equally long", 100*r.Bubble)
+	if r.Idle != nil {
+		fmt.Fprintf(out, "; in the trace ranks were idle for %.0f%% of the time", 100**r.Idle)
+	}
+	fmt.Fprintln(out)
+	fmt.Fprintf(out, "activations   of at most %s micro-batches are saved at once on device 0, 1, …\n",
+		join(r.PeakActivations))
+}
+
+// idle is the mean fraction of a trace's time in which a rank waited, had not begun or had ended.
+func idle(tr trace.Trace) float64 {
+	begin, end := tr.Range()
+	ranks := ranksOf(tr)
+	var nothing time.Duration
+	for rank := range ranks {
+		var own trace.Trace
+		for _, s := range tr.Spans {
+			if s.Rank == rank {
+				own.Spans = append(own.Spans, s)
+			}
+		}
+		first, last := own.Range()
+		nothing += first - begin + end - last + trace.Busy(trace.Of(own.Spans, rank, trace.Wait))
+	}
+	all := time.Duration(len(ranks)) * (end - begin)
+	if all == 0 {
+		return 0
+	}
+	return float64(nothing) / float64(all)
 }

@@ -3,6 +3,7 @@ package flags
 import (
 	"math"
 	"strconv"
+	"strings"
 	"testing"
 )
 
@@ -22,9 +23,16 @@ func TestAmounts(t *testing.T) {
 		}
 	}
 	for _, text := range []Amount{"", "B", "e9", ".", "1e", "1.2.3", "0x10", "1_000", "1/2", "-1", "+1", "NaN", "∞",
-		"1e19", "9223372036854775808", "8Q", "1e9 e"} {
+		"Inf", "1e-3", "7.5GB",
+		"1e19", "1e999999999", "1e-999999999", Amount(strings.Repeat("1", 10000)),
+		"9223372036854775808", "8Q", "1e9 e"} {
 		if n, err := text.Count("n"); err == nil {
 			t.Errorf("%q counts %d", text, n)
+		}
+	}
+	for _, text := range []Amount{"1e60", "0.5", "80XB"} {
+		if n, err := text.Bytes("n", 1); err == nil {
+			t.Errorf("%q is %d bytes", text, n)
 		}
 	}
 }

@@ -86,16 +86,21 @@ func load(f *pflag.FlagSet, path string) error {
 		if flag.Changed {
 			continue
 		}
-		if err := flag.Value.Set(e.value); err != nil {
-			return fmt.Errorf("%s: %s is %.60q: %s", e.where, e.name, e.value, wanted(flag, err))
-		}
-		if flag.Value.String() == flag.DefValue {
-			continue
-		}
-		if err := f.Set(e.name, e.value); err != nil {
+		if err := e.set(flag); err != nil {
 			return err
 		}
-		annotate(flag, originKey, e.where)
+		if flag.Value.String() != flag.DefValue {
+			f.Set(e.name, e.value)
+			annotate(flag, originKey, e.where)
+		}
+	}
+	return nil
+}
+
+// set sets the flag's value. The flag does not count as given.
+func (e entry) set(flag *pflag.Flag) error {
+	if err := flag.Value.Set(e.value); err != nil {
+		return fmt.Errorf("%s: %s is %.60q: %s", e.where, e.name, e.value, wanted(flag, err))
 	}
 	return nil
 }
@@ -198,14 +203,11 @@ func expand(f *pflag.FlagSet, of *pflag.Flag) error {
 			return fmt.Errorf("--%s has %s=%s, and --%[2]s is given as well: leave one of them out", of.Name, p.name,
 				p.value)
 		}
-		if err := flag.Value.Set(p.value); err != nil {
-			return fmt.Errorf("--%s: %s is %.60q: %s", of.Name, p.name, p.value, wanted(flag, err))
-		}
-	}
-	for _, p := range pairs {
-		if err := f.Set(p.name, p.value); err != nil {
+		p.where = "--" + of.Name
+		if err := p.set(flag); err != nil {
 			return err
 		}
+		f.Set(p.name, p.value)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
@@ -12,13 +13,17 @@ import (
 	"github.com/gomlx/compute/dtypes"
 
 	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/internal/userfile"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/pipeline"
+	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/step"
+	"github.com/shardbook/shardbook/lib/tensor"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -254,4 +259,75 @@ func (j *Job) Plan(r train.Recipe, l parallel.Layout) (*parallel.Plan, error) {
 	}
 	plan, err := parallel.NewPlan(r, l)
 	return plan, InFlags(err)
+}
+
+// maxSchedule is the maximum size of a schedule file in bytes.
+const maxSchedule = 64 << 20
+
+// ReadSchedule reads a schedule from a file, or from standard input if the path is -. It detects the format, CSV or the
+// text of [step.Parse], by the first line.
+func ReadSchedule(path string, in io.Reader) (*step.Plan, error) {
+	var text []byte
+	var err error
+	if path == "-" {
+		text, err = userfile.ReadAll(in, "the standard input", maxSchedule)
+	} else {
+		text, err = userfile.Read(path, maxSchedule)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var s *step.Plan
+	if isText(string(text)) {
+		s, err = step.Parse(string(text))
+	} else {
+		s, err = step.ReadCSV(strings.NewReader(string(text)))
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return s, nil
+}
+
+// isText reports whether the text is in the format of [step.Parse], not CSV, by its first line that is no comment.
+func isText(text string) bool {
+	for line := range strings.Lines(text) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			word, _, _ := strings.Cut(line, " ")
+			return word == "schedule" || word == "plan"
+		}
+	}
+	return false
+}
+
+// model returns the model for the devices of a rank.
+func (p *Parallel) model(c gpt.Config) train.Model {
+	if !p.Sharing() || p.Sync == Auto { // the compiler shards the model of one device
+		return c
+	}
+	m := gpt.Parallel{Config: c, Sequence: p.sequenceGroup()}
+	if p.Tensor > 0 {
+		m.Tensor = tensor.Group{Axis: parallel.Tensor, Sequence: p.TensorSequence, Overlap: p.TensorOverlap}
+	}
+	return m
+}
+
+// sequenceGroup returns the group of sequence-parallel devices.
+func (p *Parallel) sequenceGroup() (g sequence.Group) {
+	if p.SeqParallel == 0 {
+		return g
+	}
+	g.Placement = p.Placement
+	if p.SeqMethod != "ulysses" {
+		g.Ring, g.Gather, g.Placement = parallel.Ring, p.SeqMethod == "allgather", cmp.Or(p.Placement, sequence.Zigzag)
+	}
+	if p.SeqMethod == "ulysses" || p.SeqMethod == "hybrid" {
+		g.Ulysses = parallel.Ulysses
+	}
+	return g
+}
+
+// keyHeads returns the number of key/value heads of a device.
+func (j *Job) keyHeads() int {
+	return max(1, cmp.Or(j.Model.KVHeads, j.Model.Heads)/max(1, j.Parallel.Tensor))
 }

@@ -3,16 +3,25 @@
 package mpijob
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
 	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
+
+	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/mpi"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // Patience is how long ranks of one process wait for each other. A rank that fails tells the others immediately.
@@ -68,11 +77,11 @@ func newJob(ctx context.Context, g group.Group, timeout time.Duration) (*Job, er
 	if err != nil {
 		host = "a host without a name"
 	}
-	if c.hosts, err = c.tell(ctx, host); err != nil {
-		return nil, err
-	}
 	c.ctx, c.fail = context.WithCancelCause(ctx)
 	c.raise = c.fail
+	if c.hosts, err = Exchange(c, host); err != nil {
+		return nil, err
+	}
 	if n := g.Size(); n > 1 {
 		c.listen(ctx, alarm, (g.Rank()+1)%n)
 	}
@@ -119,16 +128,6 @@ func (c *Job) Context(ctx context.Context) context.Context {
 	return c.ctx
 }
 
-// tell gives every process the texts of all, by rank. It is a collective call.
-func (c *Job) tell(ctx context.Context, text string) ([]string, error) {
-	told, err := group.Exchange(ctx, c.Talk, []byte(text))
-	texts := make([]string, len(told))
-	for rank, t := range told {
-		texts[rank] = string(t)
-	}
-	return texts, err
-}
-
 // Exchange gives every process the values of all, by rank; a process alone gets its own. It is a collective call.
 func Exchange[T any](c *Job, own T) ([]T, error) {
 	if c == nil {
@@ -138,17 +137,12 @@ func Exchange[T any](c *Job, own T) ([]T, error) {
 	if err != nil {
 		return nil, err
 	}
-	texts, err := c.tell(c.ctx, string(text))
-	if err != nil {
-		return nil, err
-	}
+	texts, err := group.Exchange(c.ctx, c.Talk, text)
 	all := make([]T, len(texts))
 	for rank, text := range texts {
-		if err := json.Unmarshal([]byte(text), &all[rank]); err != nil {
-			return nil, err
-		}
+		err = cmp.Or(err, json.Unmarshal(text, &all[rank]))
 	}
-	return all, nil
+	return all, err
 }
 
 // Follow waits until the first process has finished what it does alone; see [Job.Tick].
@@ -171,4 +165,138 @@ func (c *Job) Tick(more bool) error {
 		told[0] = 1
 	}
 	return group.Broadcast(c.ctx, c.Talk, told, 0)
+}
+
+// Trait is a property that all processes of a run must share, and its value in this one.
+type Trait struct{ What, Is string }
+
+// pluginText says what the plugin is, wherever it lies.
+func pluginText(i xla.Info) string {
+	return fmt.Sprintf("%s for %s, API %s", filepath.Base(i.Plugin), i.Platform, i.API)
+}
+
+// ownSHA is the hash of this program.
+func ownSHA() (string, error) {
+	path, err := os.Executable()
+	if err != nil {
+		return "", err
+	}
+	program, err := os.ReadFile(path)
+	return fmt.Sprintf("%x", sha256.Sum256(program)), err
+}
+
+// Same returns an error if processes differ in their program, their plugin or the given traits. All processes return
+// the same error, about the first difference.
+func (c *Job) Same(plugin xla.Info, own []Trait) error {
+	program, err := ownSHA()
+	if err != nil {
+		return err
+	}
+	own = append([]Trait{{"a program of SHA-256", program}, {"a plugin", pluginText(plugin)}}, own...)
+	all, err := Exchange(c, own)
+	if err != nil {
+		return err
+	}
+	for i, want := range all[0] {
+		for rank, traits := range all {
+			if traits[i] != want {
+				return fmt.Errorf("%s has %s, %s has %s: start the same program with the same flags and files on all "+
+					"hosts", c.at(rank), traits[i], c.at(0), want)
+			}
+		}
+	}
+	return nil
+}
+
+// String returns the trait's value for an error.
+func (t Trait) String() string {
+	is := t.Is
+	if is == "" {
+		is = "none"
+	}
+	if len(is) > 80 {
+		is = fmt.Sprintf("%.32s… (%d bytes, SHA-256 %.16x)", is, len(is), sha256.Sum256([]byte(is)))
+	}
+	return t.What + " " + strings.ReplaceAll(is, "\n", " ")
+}
+
+// SeesFolder returns an error if the process does not see the folder that rank 0 saves to. It is a collective call.
+func (c *Job) SeesFolder(folder string) (err error) {
+	name := ""
+	if c.First() {
+		file, err := os.CreateTemp(folder, ".seen-by-all-")
+		if err != nil {
+			return fmt.Errorf("--checkpoint: %w", err)
+		}
+		defer os.Remove(file.Name())
+		file.Close()
+		name = filepath.Base(file.Name())
+	}
+	names, err := Exchange(c, name)
+	if err != nil {
+		return err
+	}
+	problem := ""
+	if _, err := os.Stat(filepath.Join(folder, names[0])); err != nil {
+		problem = fmt.Sprintf("--checkpoint: %s is not the folder of %s (%v): give a folder that all hosts share",
+			folder, c.at(0), err)
+	}
+	problems, err := Exchange(c, problem) // also, so that the file is there until all have looked
+	if err != nil {
+		return err
+	}
+	for rank, p := range problems {
+		if p != "" {
+			return fmt.Errorf("%s: %s", c.at(rank), p)
+		}
+	}
+	return nil
+}
+
+// Gather gives all processes the parameters of the full tree, of which each has some. It is a collective call.
+func (c *Job) Gather(tree params.Tree, own params.Named[*tensors.Tensor]) error {
+	if c == nil {
+		return nil
+	}
+	var names []string
+	for _, s := range tree {
+		if own[s.Name] != nil {
+			names = append(names, s.Name)
+		}
+	}
+	all, err := Exchange(c, names)
+	if err != nil {
+		return err
+	}
+	for _, s := range tree {
+		has := func(names []string) bool { return slices.Contains(names, s.Name) }
+		lacks := func(names []string) bool { return !has(names) }
+		from := slices.IndexFunc(all, has)
+		if from < 0 || !slices.ContainsFunc(all, lacks) {
+			continue
+		}
+		if own[s.Name] == nil {
+			own[s.Name] = tensors.FromShape(s.Shape)
+		}
+		e := own[s.Name].MutableBytes(func(data []byte) { err = group.Broadcast(c.ctx, c.Talk, data, from) })
+		if err := errors.Join(err, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Most returns the maximum over all processes for each kind. It is a collective call.
+func (c *Job) Most(own map[string]int64) (map[string]int64, error) {
+	all, err := Exchange(c, own)
+	if err != nil {
+		return nil, err
+	}
+	most := map[string]int64{}
+	for _, kinds := range all {
+		for kind, n := range kinds {
+			most[kind] = max(most[kind], n)
+		}
+	}
+	return most, nil
 }
