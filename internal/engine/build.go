@@ -317,8 +317,7 @@ func (b *build) waits(x *graph.Node) *graph.Node {
 	return x
 }
 
-// sum is the accumulated gradients of a unit: a matrix from outside the segment, and what the segment adds, by
-// parameter.
+// sum is the accumulated gradients of a unit: a matrix from outside the segment, and what is added, by parameter.
 type sum struct {
 	matrix *graph.Node
 	added  map[int]*graph.Node

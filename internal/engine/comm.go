@@ -99,8 +99,7 @@ type arrival struct {
 	to   *memory
 }
 
-// expect prepares to receive a tensor, in the place of an old one if that is not nil. The shape is that over all
-// devices.
+// expect prepares to receive a tensor, in the place of an old one if there is one. The shape is over all devices.
 func (p *play) expect(kind memest.Kind, full shapes.Shape, on xla.Placement, old *dtensor.Tensor) (*arrival, error) {
 	a, err := &arrival{kind: kind, on: on, into: old, to: &memory{}}, error(nil)
 	if !p.reachable() {
@@ -237,8 +236,7 @@ func (p *play) collect(g group.Group, kind group.Kind, in *dtensor.Tensor, a *ar
 	return err
 }
 
-// reduceUnit reduces a unit's gradients over the ranks: an all-reduce, or a reduce-scatter if the unit is sharded along
-// the axis.
+// reduceUnit reduces a unit's gradients over the ranks: an all-reduce, or a reduce-scatter along the axis of shards.
 func (p *play) reduceUnit(i int, op step.Op) error {
 	u := p.own.units[op.Unit]
 	if u.size == 0 {
@@ -386,8 +384,7 @@ func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 // may store data from step to step.
 type Hook interface {
 	// Reduce replaces this rank's gradients by the sum of all ranks' gradients or an approximation; all ranks must get
-	// the same bits. All ranks call it with the same units in the same order, one at a time. It may use the group as it
-	// likes.
+	// the same bits. All ranks call it with the same units in the same order, one at a time. It may use the group.
 	Reduce(ctx context.Context, g group.Group, grads Gradients) error
 }
 
@@ -439,8 +436,7 @@ func (g Gradients) Float32() ([]float32, error) {
 	return unsafe.Slice((*float32)(g.Data.Data), g.Data.Len), nil
 }
 
-// counted is a hook's view of a group. It counts the bytes of each call, inputs or outputs, whichever are more;
-// receives do not count.
+// counted is a hook's view of a group. It counts the larger of each call's inputs and outputs, except of receives.
 type counted struct {
 	group.Group
 	bytes *atomic.Int64

@@ -144,8 +144,7 @@ func ranks(cut *params.Cut) int {
 
 // without returns the rank's part if the loss does not depend on some parameters, by name: their gradients are zeros,
 // which are neither stored nor sent. (PyTorch has to look for such parameters in each step, find_unused_parameters, or
-// their buckets would never be reduced.) If units are matrices, or servers update, they are treated like other
-// parameters.
+// their buckets would never be reduced.) If units are matrices, or servers update, they are like others.
 func (o *own) without(idle map[string]bool) *own {
 	if len(idle) == 0 || o.flat || o.Serve != nil {
 		return o

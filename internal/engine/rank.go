@@ -109,8 +109,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	return r, nil
 }
 
-// begin replaces the state by full tensors on the host, which the tree lists: those of the rank, or all if there is a
-// server.
+// begin replaces the state by full tensors on the host, which the tree lists: the rank's, or all for a server.
 func (r *Rank) begin(ctx context.Context, tree params.Tree, values []*tensors.Tensor) error {
 	var own []*tensors.Tensor
 	for _, e := range r.own.entries {

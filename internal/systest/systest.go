@@ -31,8 +31,7 @@ func Install(packages ...string) error {
 	return nil
 }
 
-// OpenMPI finds Open MPI, or installs it. A machine without it and without the means to get it skips the test; CI and
-// root never do.
+// OpenMPI finds Open MPI, or installs it. A machine without the means to get it skips the test; CI and root never do.
 func OpenMPI(t *testing.T) {
 	t.Helper()
 	if err := openMPI(); err != nil {

@@ -55,8 +55,7 @@ func (p Passes) apply(i int, weights []*graph.Node, in Operands) *graph.Node {
 	return graph.ConvertDType(p.Model.end(named, in.X, in.Targets, in.Key, in.Row), p.Precision.Output)
 }
 
-// split returns block i as a function of the operands that it also returns. The gradient of the block's input comes
-// first, if there is one.
+// split returns block i as a function of the operands that it also returns. The gradient of its input comes first.
 func (p Passes) split(i int, in Operands) (s autodiff.Split, operands []*graph.Node) {
 	n := len(in.Weights)
 	operands = append(precision.Cast(in.Weights, p.Precision.Compute), in.X)

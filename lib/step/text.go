@@ -271,8 +271,7 @@ type Row struct {
 	Labels []string // of each span, as String draws them
 }
 
-// Rows returns a row for each rank, each followed by the rank's streams that take time. Messages are on the sender's
-// row.
+// Rows returns a row for each rank, each followed by the rank's streams that take time. Messages are on the sender's.
 func (t Timeline) Rows() (rows []Row) {
 	blocks, several := make([][]int, len(t.Start)), false
 	for r := range blocks {
