@@ -115,7 +115,7 @@ func (p Passes) BackwardInput(i int, in Operands, saved []*graph.Node, outGrad *
 		return nil, nil
 	}
 	split, operands := p.split(i, in)
-	saved = append([]*graph.Node{}, saved...) // not nil, with which the first part would save values of the forward pass
+	saved = append([]*graph.Node{}, saved...) // not nil: the forward pass has saved
 	grads, forWeights := split.BackwardFirst(1, operands, saved, p.outGradient(in, outGrad, scaling))
 	return grads[0], forWeights
 }
