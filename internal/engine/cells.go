@@ -45,13 +45,13 @@ func (o *own) listEntries() {
 	for i := range o.full {
 		o.entries = append(o.entries, entry{spec: all[i], first: o.firsts[all[i].Name], cut: o.cuts[i]})
 		if o.flat {
-			o.entries[i].flat = o.length(i)
+			o.entries[i].flat = o.lengths[i]
 		}
 	}
 	for i := range o.full {
 		param, part := o.full.As(o.policy.Params)[i], optim.CutOf(o.cuts[i])
 		if o.flat {
-			param, part = o.tree[i], optim.Flat{Length: o.length(i)}
+			param, part = o.tree[i], optim.Flat{Length: o.lengths[i]}
 		}
 		for _, s := range rule.States(param, part) {
 			k := len(o.entries)
@@ -120,8 +120,8 @@ func (o *own) addUnit(u *unit, kind memest.Kind, full bool) {
 	} else if full {
 		c.shape = shapes.Make(o.policy.Compute, o.shards, u.size)
 	}
-	for k, at := range u.members {
-		o.entries[at].cell, o.entries[at].offset = len(o.cells), u.offsets[k]
+	for _, at := range u.members {
+		o.entries[at].cell, o.entries[at].offset = len(o.cells), o.offsets[at]
 	}
 	o.cells = append(o.cells, c)
 }

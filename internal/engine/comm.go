@@ -40,10 +40,8 @@ func (p *play) begin(s *segment, op step.Op) error {
 		return p.store(i, op)
 	case step.Fetch:
 		return p.fetch(i, op)
-	case step.HostUpdate:
-		return p.hostUpdate(s, op)
 	}
-	return fmt.Errorf("engine: the operation is not supported")
+	return p.hostUpdate(s, op)
 }
 
 // start begins a call to another rank of a group in the background. An error cancels the step at once: the rank may be
@@ -115,13 +113,13 @@ func (p *play) expect(kind memest.Kind, full shapes.Shape, on xla.Placement, old
 }
 
 // received returns the tensor once it has arrived.
-func (p *play) received(a *arrival) (*dtensor.Tensor, error) {
+func (r *Rank) received(a *arrival) (*dtensor.Tensor, error) {
 	if a.to.staged == nil {
 		return a.into, nil
 	}
-	t, err := p.place(a.to.staged, a.on)
+	t, err := r.place(a.to.staged, a.on)
 	if err == nil {
-		err = p.arrays.put(&a.into, a.kind, t)
+		err = r.arrays.put(&a.into, a.kind, t)
 	}
 	return a.into, err
 }
@@ -305,9 +303,9 @@ func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor, bytes *atomic.In
 		return nil, err
 	}
 	if p.hook != nil {
-		grads := Gradients{Offsets: u.offsets, Unit: u.number, Type: m.kind, Data: m.buffer, Params: params.Tree{}}
+		grads := Gradients{Unit: u.number, Type: m.kind, Data: m.buffer, Params: params.Tree{}}
 		for _, at := range u.members {
-			grads.Params = append(grads.Params, p.own.tree[at])
+			grads.Params, grads.Offsets = append(grads.Params, p.own.tree[at]), append(grads.Offsets, p.own.offsets[at])
 		}
 		grads.Params = grads.Params.As(p.policy.Reduce)
 		err = p.hook.Reduce(p.ctx, counted{g, bytes}, grads)
@@ -368,10 +366,7 @@ func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 				Out: m.buffer})
 		}
 		if err == nil && m.staged != nil && m.on != nil {
-			var mean *dtensor.Tensor
-			if mean, err = r.place(m.staged, r.own.cells[k].on); err == nil {
-				err = r.arrays.put(&r.cells[k], r.own.cells[k].kind, mean)
-			}
+			r.cells[k], err = r.received(&arrival{r.own.cells[k].kind, r.own.cells[k].on, m.on, m})
 		}
 		if err != nil {
 			return err

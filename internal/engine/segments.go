@@ -248,7 +248,7 @@ func (o *own) key(p *step.Plan, s *segment) string {
 				}
 				fmt.Fprint(&b, " ", seen[u.number], o.idle[at])
 				if o.flat {
-					fmt.Fprint(&b, ":", u.size, ",", o.offset(at), ",", o.length(at))
+					fmt.Fprint(&b, ":", u.size, ",", o.offsets[at], ",", o.lengths[at])
 				}
 			}
 			continue

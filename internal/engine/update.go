@@ -56,7 +56,7 @@ func updates(k step.Kind) bool { return k == step.Update || k == step.HostUpdate
 
 // cut slices a parameter's shard out of its unit's.
 func (b *build) cut(vector *graph.Node, at int) *graph.Node {
-	return graph.Slice(vector, graph.AxisRange(b.offset(at), b.offset(at)+b.length(at)))
+	return graph.Slice(vector, graph.AxisRange(b.offsets[at], b.offsets[at]+b.lengths[at]))
 }
 
 // state lists what an update of some parameters takes, in the order of a recipe's state: shards, if it is sharded.
@@ -227,7 +227,7 @@ func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s
 		place := graph.ConvertDType(b.shardIndex(), dtypes.Int64) // a parameter may have more than 2³¹ elements
 		var flats []optim.Flat
 		for _, at := range members {
-			n := b.length(at)
+			n := b.lengths[at]
 			flats = append(flats, optim.Flat{Length: n, Offset: graph.MulScalar(place, n), Sum: b.sumOver(at)})
 		}
 		s = recipe.FlatShard(flats)

@@ -103,12 +103,8 @@ func NoLeaks(t *testing.T) func() {
 		for begun := time.Now(); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 			if time.Since(begun) > 10*time.Second {
 				stacks := make([]byte, 1<<20)
-				t.Fatalf(
-					"%d goroutines, %d before:\n%s",
-					runtime.NumGoroutine(),
-					before,
-					stacks[:runtime.Stack(stacks, true)],
-				)
+				stacks = stacks[:runtime.Stack(stacks, true)]
+				t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks)
 			}
 		}
 	}

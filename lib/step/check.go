@@ -247,7 +247,7 @@ func (f *flow) checkEnd(rank int) error {
 	return nil
 }
 
-// wastes reports whether the plan is wrong if nothing uses the value that an operation other than a pass makes.
+// wastes reports whether it is wrong that nothing uses a value that an operation makes. Passes may make such values.
 func (op Op) wastes(held Held) bool {
 	switch op.Kind {
 	case Recv, Store, Fetch, Gather:
