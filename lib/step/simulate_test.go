@@ -406,7 +406,8 @@ func (d *dumb) begin(op Op) bool {
 			if op.Block == 0 {
 				d.first[op.Micro] = made
 			}
-			refuse(d.Weights == Vertical && d.first[op.Micro] > made || d.Weights == Double && op.Micro/d.Every-1 > made)
+			refuse(d.Weights == Vertical && d.first[op.Micro] > made)
+			refuse(d.Weights == Double && op.Micro/d.Every-1 > made)
 		}
 		d.set(value(Saved, op.Block), &item{ready: true, by: op.Kind, since: d.over})
 		if op.Block < last {
