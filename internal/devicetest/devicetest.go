@@ -70,8 +70,7 @@ var One = sync.OnceValue(func() *xla.Backend {
 })
 
 // PureGo returns GoMLX's own backend, which compiles nothing and shares nothing with XLA: for tests of graphs, and for
-// a second opinion on XLA's results. It runs one operation after another, since several loops at once come to a
-// deadlock.
+// a second opinion on XLA's results. It runs one operation after another, since loops at once deadlock.
 var PureGo = sync.OnceValue(func() compute.Backend {
 	backend, err := gobackend.New("ops_sequential")
 	if err != nil {

@@ -112,8 +112,7 @@ func (a *arrays) put(at **dtensor.Tensor, kind memest.Kind, t *dtensor.Tensor) e
 	return old.FinalizeAll()
 }
 
-// release ends the use of arrays, which may be nil: borrowed ones are kept for reuse, others are freed at once, since
-// the garbage collector would be late.
+// release ends the use of arrays, which may be nil: borrowed ones are kept for reuse, others are freed at once.
 func (a *arrays) release(list ...*dtensor.Tensor) error {
 	var errs []error
 	for _, t := range list {

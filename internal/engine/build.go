@@ -143,7 +143,7 @@ func (b *build) do(op step.Op) {
 
 // view returns a parameter from its unit's matrix.
 func (b *build) view(matrix *graph.Node, at int) *graph.Node {
-	offset, length, shape := b.offset(at), b.length(at), b.tree[at].Shape
+	offset, length, shape := b.offsets[at], b.lengths[at], b.tree[at].Shape
 	x := graph.Slice(matrix, graph.AxisRange(), graph.AxisRange(offset, offset+length))
 	x = graph.Reshape(x, b.shards*length)
 	return graph.Reshape(graph.Slice(x, graph.AxisRange(0, shape.Size())), shape.Dimensions...)
@@ -151,7 +151,7 @@ func (b *build) view(matrix *graph.Node, at int) *graph.Node {
 
 // columns returns a parameter as columns of its unit's matrix: a row for each shard, padded with zeros.
 func (b *build) columns(at int, x *graph.Node) *graph.Node {
-	length := b.length(at)
+	length := b.lengths[at]
 	flat := graph.Reshape(x, x.Shape().Size())
 	if missing := b.shards*length - flat.Shape().Size(); missing > 0 {
 		flat = graph.Pad(flat, graph.ScalarZero(b.g, flat.DType()), compute.PadAxis{End: missing})
@@ -317,8 +317,7 @@ func (b *build) waits(x *graph.Node) *graph.Node {
 	return x
 }
 
-// sum is the accumulated gradients of a unit: a matrix from outside the segment, and what the segment adds, by
-// parameter.
+// sum is the accumulated gradients of a unit: a matrix from outside the segment, and what is added, by parameter.
 type sum struct {
 	matrix *graph.Node
 	added  map[int]*graph.Node
@@ -459,7 +458,7 @@ func (b *build) summed(at int) *graph.Node {
 		return b.cut(s.matrix, at)
 	}
 	if b.flat { // updates on the host without shards
-		return graph.Reshape(b.columns(at, b.part(x, at)), b.length(at))
+		return graph.Reshape(b.columns(at, b.part(x, at)), b.lengths[at])
 	}
 	return b.part(x, at)
 }

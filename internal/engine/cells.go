@@ -30,6 +30,7 @@ type cell struct {
 	shape shapes.Shape // on each device
 	on    xla.Placement
 	of    []int // entries
+	cuts  int   // tensor-parallel devices with different parts
 	full  bool  // all rows, on each device
 	host  bool  // in host memory between steps
 }
@@ -44,13 +45,13 @@ func (o *own) listEntries() {
 	for i := range o.full {
 		o.entries = append(o.entries, entry{spec: all[i], first: o.firsts[all[i].Name], cut: o.cuts[i]})
 		if o.flat {
-			o.entries[i].flat = o.length(i)
+			o.entries[i].flat = o.lengths[i]
 		}
 	}
 	for i := range o.full {
 		param, part := o.full.As(o.policy.Params)[i], optim.CutOf(o.cuts[i])
 		if o.flat {
-			param, part = o.tree[i], optim.Flat{Length: o.length(i)}
+			param, part = o.tree[i], optim.Flat{Length: o.lengths[i]}
 		}
 		for _, s := range rule.States(param, part) {
 			k := len(o.entries)
@@ -95,10 +96,11 @@ func (o *own) listCells() {
 		if o.flat && i < n {
 			continue
 		}
-		c := cell{kind: memest.Optimizer, of: []int{i}, shape: e.cut.Part(e.spec.Shape)}
-		c.on = o.placement(e.cut, e.flat > 0)
-		if e.flat > 0 {
+		c := cell{kind: memest.Optimizer, of: []int{i}, shape: e.cut.Part(e.spec.Shape), cuts: ranks(e.cut)}
+		if c.on = o.rows(e.cut != nil, e.flat > 0); e.flat > 0 {
 			c.shape = shapes.Make(e.spec.Shape.DType, e.flat)
+		} else if e.cut != nil {
+			c.on = xla.Shard(e.cut.Axis, o.Shards.Axis)
 		}
 		if e.cell = len(o.cells); i < n {
 			c.kind, o.weights[i] = memest.Parameters, e.cell
@@ -112,14 +114,14 @@ func (o *own) listCells() {
 
 // addUnit adds the cell of a unit's parameters: all rows, or the rank's.
 func (o *own) addUnit(u *unit, kind memest.Kind, full bool) {
-	c := cell{kind: kind, of: u.members, on: o.unitPlacement(u, !full), full: full}
+	c := cell{kind: kind, of: u.members, cuts: u.cuts, on: o.unitPlacement(u, !full), full: full}
 	if c.shape = shapes.Make(o.policy.Compute, u.size); kind == memest.Master {
 		c.shape.DType = o.policy.Params
 	} else if full {
 		c.shape = shapes.Make(o.policy.Compute, o.shards, u.size)
 	}
-	for k, at := range u.members {
-		o.entries[at].cell, o.entries[at].offset = len(o.cells), u.offsets[k]
+	for _, at := range u.members {
+		o.entries[at].cell, o.entries[at].offset = len(o.cells), o.offsets[at]
 	}
 	o.cells = append(o.cells, c)
 }
@@ -174,8 +176,7 @@ func (o *own) scalingCells() (cells []int) {
 	return cells
 }
 
-// listHosted sets which cells are on the host between steps: the states of units that a plan fetches first, or all
-// states.
+// listHosted sets which cells are on the host between steps: all states, or those of units that a plan fetches first.
 func (o *own) listHosted() {
 	hosted := map[int]bool{} // by unit
 	for _, u := range o.order {
@@ -194,14 +195,6 @@ func (o *own) listHosted() {
 			o.cells[k].host = is
 		}
 	}
-}
-
-// placement returns how an array is placed on a rank's devices: cut between tensor-parallel devices, sharded, or both.
-func (o *own) placement(cut *params.Cut, sharded bool) xla.Placement {
-	if cut == nil || sharded {
-		return o.rows(cut != nil, sharded)
-	}
-	return xla.Shard(cut.Axis, o.Shards.Axis)
 }
 
 // unitPlacement returns the placement of a unit's matrix, or of a shard of it.
@@ -225,11 +218,7 @@ func (o *own) rows(cut, sharded bool) xla.Placement {
 
 // apart is the placement of values that differ on each device. Scalars must be vectors for it.
 func (o *own) apart() xla.Placement {
-	var names []string
-	for _, axis := range o.Mesh {
-		names = append(names, axis.Name)
-	}
-	return xla.Shard(0, names...)
+	return xla.Shard(0, o.axes()...)
 }
 
 // activations is the placement of the activations between blocks.
@@ -315,8 +304,7 @@ func Sizes(s Spec) (step.Sizes, error) {
 	return sizes, nil
 }
 
-// reducesEach reports whether the gradients of each micro-batch are reduced to shards, so that full gradients are not
-// accumulated.
+// reducesEach reports whether the gradients of each micro-batch are reduced to shards, not accumulated in full.
 func (o *own) reducesEach() bool {
 	return o.shards > 1 && slices.ContainsFunc(o.Plans[0].Ranks[o.rank], func(op step.Op) bool {
 		return op.Kind == step.Wait && op.Of == step.Reduce

@@ -40,10 +40,8 @@ func (p *play) begin(s *segment, op step.Op) error {
 		return p.store(i, op)
 	case step.Fetch:
 		return p.fetch(i, op)
-	case step.HostUpdate:
-		return p.hostUpdate(s, op)
 	}
-	return fmt.Errorf("engine: the operation is not supported")
+	return p.hostUpdate(s, op)
 }
 
 // start begins a call to another rank of a group in the background. An error cancels the step at once: the rank may be
@@ -99,8 +97,7 @@ type arrival struct {
 	to   *memory
 }
 
-// expect prepares to receive a tensor, in the place of an old one if that is not nil. The shape is that over all
-// devices.
+// expect prepares to receive a tensor, in the place of an old one if there is one. The shape is over all devices.
 func (p *play) expect(kind memest.Kind, full shapes.Shape, on xla.Placement, old *dtensor.Tensor) (*arrival, error) {
 	a, err := &arrival{kind: kind, on: on, into: old, to: &memory{}}, error(nil)
 	if !p.reachable() {
@@ -116,13 +113,13 @@ func (p *play) expect(kind memest.Kind, full shapes.Shape, on xla.Placement, old
 }
 
 // received returns the tensor once it has arrived.
-func (p *play) received(a *arrival) (*dtensor.Tensor, error) {
+func (r *Rank) received(a *arrival) (*dtensor.Tensor, error) {
 	if a.to.staged == nil {
 		return a.into, nil
 	}
-	t, err := p.place(a.to.staged, a.on)
+	t, err := r.place(a.to.staged, a.on)
 	if err == nil {
-		err = p.arrays.put(&a.into, a.kind, t)
+		err = r.arrays.put(&a.into, a.kind, t)
 	}
 	return a.into, err
 }
@@ -237,8 +234,7 @@ func (p *play) collect(g group.Group, kind group.Kind, in *dtensor.Tensor, a *ar
 	return err
 }
 
-// reduceUnit reduces a unit's gradients over the ranks: an all-reduce, or a reduce-scatter if the unit is sharded along
-// the axis.
+// reduceUnit reduces a unit's gradients over the ranks: an all-reduce, or a reduce-scatter along the axis of shards.
 func (p *play) reduceUnit(i int, op step.Op) error {
 	u := p.own.units[op.Unit]
 	if u.size == 0 {
@@ -307,9 +303,9 @@ func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor, bytes *atomic.In
 		return nil, err
 	}
 	if p.hook != nil {
-		grads := Gradients{Offsets: u.offsets, Unit: u.number, Type: m.kind, Data: m.buffer, Params: params.Tree{}}
+		grads := Gradients{Unit: u.number, Type: m.kind, Data: m.buffer, Params: params.Tree{}}
 		for _, at := range u.members {
-			grads.Params = append(grads.Params, p.own.tree[at])
+			grads.Params, grads.Offsets = append(grads.Params, p.own.tree[at]), append(grads.Offsets, p.own.offsets[at])
 		}
 		grads.Params = grads.Params.As(p.policy.Reduce)
 		err = p.hook.Reduce(p.ctx, counted{g, bytes}, grads)
@@ -370,10 +366,7 @@ func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 				Out: m.buffer})
 		}
 		if err == nil && m.staged != nil && m.on != nil {
-			var mean *dtensor.Tensor
-			if mean, err = r.place(m.staged, r.own.cells[k].on); err == nil {
-				err = r.arrays.put(&r.cells[k], r.own.cells[k].kind, mean)
-			}
+			r.cells[k], err = r.received(&arrival{r.own.cells[k].kind, r.own.cells[k].on, m.on, m})
 		}
 		if err != nil {
 			return err
@@ -386,8 +379,7 @@ func (r *Rank) averageCells(ctx context.Context, g group.Group) error {
 // may store data from step to step.
 type Hook interface {
 	// Reduce replaces this rank's gradients by the sum of all ranks' gradients or an approximation; all ranks must get
-	// the same bits. All ranks call it with the same units in the same order, one at a time. It may use the group as it
-	// likes.
+	// the same bits. All ranks call it with the same units in the same order, one at a time. It may use the group.
 	Reduce(ctx context.Context, g group.Group, grads Gradients) error
 }
 
@@ -439,8 +431,7 @@ func (g Gradients) Float32() ([]float32, error) {
 	return unsafe.Slice((*float32)(g.Data.Data), g.Data.Len), nil
 }
 
-// counted is a hook's view of a group. It counts the bytes of each call, inputs or outputs, whichever are more;
-// receives do not count.
+// counted is a hook's view of a group. It counts the larger of each call's inputs and outputs, except of receives.
 type counted struct {
 	group.Group
 	bytes *atomic.Int64

@@ -201,11 +201,15 @@ func (c *common) size(axes ...string) int {
 
 // devices returns the number of a rank's devices.
 func (c *common) devices() int {
-	n := 1
+	return c.size(c.axes()...)
+}
+
+// axes returns the names of the mesh axes.
+func (c *common) axes() (names []string) {
 	for _, a := range c.Mesh {
-		n *= a.Size
+		names = append(names, a.Name)
 	}
-	return n
+	return names
 }
 
 // replicas returns the number of shards of a batch, and which of them this rank has: one for each rank with the first
@@ -269,6 +273,5 @@ func (o *own) local() bool {
 	return copies > 1 && !o.reducesReplicas()
 }
 
-// early reports whether gradients are divided by summands before they are summed: sums in half types might overflow
-// where the mean does not.
+// early reports whether gradients are divided by summands before they are summed: sums in half types might overflow.
 func (o *own) scalesEarly() bool { return o.policy.Reduce.Size() < 4 }

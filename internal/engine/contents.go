@@ -69,7 +69,7 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 	case touchedSlot:
 		where := make([]int32, len(s.io.touched))
 		for k, at := range s.io.touched {
-			where[k] = int32(p.own.offset(at))
+			where[k] = int32(p.own.offsets[at])
 		}
 		return []any{where}, nil
 	case targetSlot:

@@ -3,7 +3,6 @@ package engine
 import (
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/gomlx/compute"
@@ -20,44 +19,32 @@ import (
 // host is what a rank has in host memory, by slot. Streams use it beside the passes.
 type host struct {
 	own    *own
-	arrays *arrays // counts it
-
-	mu   sync.Mutex
-	held map[slot]*tensors.Tensor
+	arrays *arrays // counts it, and has the mutex
+	held   map[slot]*tensors.Tensor
 }
 
 // OnHost is the prefix of kinds of memory on the host.
 const OnHost memest.Kind = "host "
 
-func (h *host) put(x slot, t *tensors.Tensor) {
-	h.count(x, 1, t)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.held[x] = t
-}
-
-// get returns what is there, or nil.
+// get returns what is in a slot, or nil.
 func (h *host) get(x slot) *tensors.Tensor {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+	h.arrays.mu.Lock()
+	defer h.arrays.mu.Unlock()
 	return h.held[x]
 }
 
-func (h *host) take(x slot) *tensors.Tensor {
-	h.mu.Lock()
-	t := h.held[x]
-	delete(h.held, x)
-	h.mu.Unlock()
-	if t != nil {
-		h.count(x, -1, t)
-	}
-	return t
-}
-
-func (h *host) count(x slot, sign int64, t *tensors.Tensor) {
+// set replaces what is in a slot, by nothing if t is nil, and returns what was there.
+func (h *host) set(x slot, t *tensors.Tensor) (old *tensors.Tensor) {
 	h.arrays.mu.Lock()
 	defer h.arrays.mu.Unlock()
-	h.arrays.count(OnHost+h.own.kindOf(x), sign*t.Shape().ByteSize())
+	if old = h.held[x]; old != nil {
+		h.arrays.count(OnHost+h.own.kindOf(x), -old.Shape().ByteSize())
+	}
+	if delete(h.held, x); t != nil {
+		h.held[x] = t
+		h.arrays.count(OnHost+h.own.kindOf(x), t.Shape().ByteSize())
+	}
+	return old
 }
 
 // moving is an array that is moved between a rank's devices and the host.
@@ -126,7 +113,7 @@ func (p *play) store(i int, op step.Op) error {
 			if err != nil {
 				return err
 			}
-			p.host.put(m.x, t)
+			p.host.set(m.x, t)
 		}
 		return nil
 	}, func() error { return p.arrays.release(stored...) })
@@ -143,7 +130,7 @@ func (p *play) fetch(i int, op step.Op) error {
 	p.move(i, op, all, func() (err error) {
 		for k, m := range all {
 			on, _ := p.own.lies(m.x, p.sizes)
-			if fetched[k], err = p.place(p.host.take(m.x), on); err != nil {
+			if fetched[k], err = p.place(p.host.set(m.x, nil), on); err != nil {
 				return err
 			}
 			if m.soon {
@@ -260,7 +247,7 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 				return fmt.Errorf("engine: %v is not in host memory", x)
 			}
 			if args[i] = t; x.kind != cellSlot {
-				p.host.take(x)
+				p.host.set(x, nil)
 			}
 		}
 		out, err := p.invoke(s, args)
@@ -272,11 +259,10 @@ func (p *play) hostUpdate(s *segment, op step.Op) error {
 			switch {
 			case x.kind == freshSlot:
 				if t, err = detached(t); err == nil {
-					p.host.put(x, t)
+					p.host.set(x, t)
 				}
 			case old != nil:
-				p.host.take(x)
-				p.host.put(x, t)
+				p.host.set(x, t)
 				err = old.FinalizeAll()
 			default:
 				common[x] = t

@@ -28,6 +28,8 @@ type own struct {
 	order       []int         // their numbers, ascending
 	all         []int         // the parameters' numbers
 	unitOf      []*unit       // by parameter
+	lengths     []int         // by parameter: columns of its unit's matrix
+	offsets     []int         // the first of them
 	idle        map[int]bool  // parameters that the loss does not depend on, once these are known
 
 	entries  []entry
@@ -42,8 +44,6 @@ type unit struct {
 	number  int
 	members []int // its parameters
 	idle    []int // parameters that the loss does not depend on, which have no gradients
-	lengths []int // columns of each member
-	offsets []int // first column of each member
 	size    int   // columns
 	cuts    int   // tensor-parallel devices with different matrices
 }
@@ -106,7 +106,9 @@ func (c *common) partsOf(tree params.Tree) params.Tree {
 }
 
 func (o *own) listUnits() {
-	o.unitOf, o.units, o.order = make([]*unit, len(o.full)), map[int]*unit{}, nil
+	n := len(o.full)
+	o.unitOf, o.lengths, o.offsets = make([]*unit, n), make([]int, n), make([]int, n)
+	o.units, o.order = map[int]*unit{}, nil
 	for number, members := range o.Members {
 		u := &unit{Unit: o.Plans[0].Units[number], number: number, cuts: 1}
 		for _, place := range members {
@@ -122,8 +124,7 @@ func (o *own) listUnits() {
 			if o.flat {
 				length = optim.FlatLength(o.Recipe.GroupedOptimizer(), o.tree[at], o.shards)
 			}
-			u.members = append(u.members, at)
-			u.lengths, u.offsets = append(u.lengths, length), append(u.offsets, u.size)
+			u.members, o.lengths[at], o.offsets[at] = append(u.members, at), length, u.size
 			u.size += length
 			u.cuts = max(u.cuts, ranks(o.cuts[at]))
 		}
@@ -144,8 +145,7 @@ func ranks(cut *params.Cut) int {
 
 // without returns the rank's part if the loss does not depend on some parameters, by name: their gradients are zeros,
 // which are neither stored nor sent. (PyTorch has to look for such parameters in each step, find_unused_parameters, or
-// their buckets would never be reduced.) If units are matrices, or servers update, they are treated like other
-// parameters.
+// their buckets would never be reduced.) If units are matrices, or servers update, they are like others.
 func (o *own) without(idle map[string]bool) *own {
 	if len(idle) == 0 || o.flat || o.Serve != nil {
 		return o
@@ -157,17 +157,6 @@ func (o *own) without(idle map[string]bool) *own {
 	}
 	less.listUnits()
 	return &less
-}
-
-// length is the number of elements of a parameter's shard, and offset its first column in the unit.
-func (o *own) length(at int) int {
-	u := o.unitOf[at]
-	return u.lengths[slices.Index(u.members, at)]
-}
-
-func (o *own) offset(at int) int {
-	u := o.unitOf[at]
-	return u.offsets[slices.Index(u.members, at)]
 }
 
 // updated returns the parameters of a unit, or of all units if that is -1.

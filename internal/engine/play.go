@@ -43,8 +43,7 @@ type underWay struct {
 	end  func() error // called by the rank when the operation is done; or nil
 }
 
-// step runs a plan. Each value is freed at the end of its live range, so a step leaves no more behind than there was
-// before.
+// step runs a plan. Each value is freed at the end of its live range, so a step leaves nothing behind.
 func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m train.Metrics, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

@@ -1,6 +1,7 @@
 package engine
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -109,8 +110,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	return r, nil
 }
 
-// begin replaces the state by full tensors on the host, which the tree lists: those of the rank, or all if there is a
-// server.
+// begin replaces the state by full tensors on the host, which the tree lists: the rank's, or all for a server.
 func (r *Rank) begin(ctx context.Context, tree params.Tree, values []*tensors.Tensor) error {
 	var own []*tensors.Tensor
 	for _, e := range r.own.entries {
@@ -157,17 +157,11 @@ func fromFirst(ctx context.Context, g group.Group, values []*tensors.Tensor) err
 // data-parallel ranks, their micro-batches and their data-parallel devices; it returns an error if that is not
 // possible. The loss is the mean over the full batch. It is a collective call.
 func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train.Metrics, error) {
-	if r.failed != nil {
-		return train.Metrics{}, r.failed
-	}
-	if err := train.CheckBatch(r.model, inputs, targets); err != nil {
+	if err := cmp.Or(r.failed, train.CheckBatch(r.model, inputs, targets)); err != nil {
 		return train.Metrics{}, err
 	}
 	parts, err := r.parts(inputs, targets)
 	if err != nil {
-		return train.Metrics{}, err
-	}
-	if err := r.prepare(parts[0]); err != nil {
 		return train.Metrics{}, err
 	}
 	m, err := r.step(ctx, r.prepared[r.steps%len(r.Plans)], parts)
@@ -187,10 +181,14 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 	return m, nil
 }
 
-// parts returns the rank's micro-batches of a batch, which the rank's devices divide further.
+// parts returns the rank's micro-batches of a batch, which the rank's devices divide further, and prepares for them.
 func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
 	copies, at := r.own.replicas()
-	return microBatches(inputs, targets, at/r.own.ring, copies/r.own.ring, r.Mesh[0].Size, r.Plans[0].Micro)
+	parts, err := microBatches(inputs, targets, at/r.ring, copies/r.ring, r.Mesh[0].Size, r.Plans[0].Micro)
+	if err == nil {
+		err = r.prepare(parts[0])
+	}
+	return parts, err
 }
 
 // Memory returns the peak memory of each kind, in bytes, that each device of the rank had in the last step, and as
@@ -315,9 +313,6 @@ func (r *Rank) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (f
 	}
 	parts, err := r.parts(inputs, targets)
 	if err != nil {
-		return 0, err
-	}
-	if err := r.prepare(parts[0]); err != nil {
 		return 0, err
 	}
 	quiet := *r.common

@@ -29,8 +29,7 @@ type Run struct {
 	fail     context.CancelCauseFunc
 }
 
-// patience is how long ranks of a process wait for each other, for example for the compiler. A rank that fails tells
-// the others at once.
+// patience is how long ranks of a process wait for each other, such as for the compiler. Failures are told at once.
 const patience = time.Hour
 
 // Start starts all ranks on the backend's first devices. The context is for starting: each call has its own.
@@ -60,8 +59,7 @@ func Start(ctx context.Context, backend *xla.Backend, s Spec) (train.Trainer, er
 	return r, nil
 }
 
-// each runs do on all ranks at once. It returns the error that failed the run, of which others may be consequences, or
-// else the first rank's error.
+// each runs do on all ranks at once. It returns the error that failed the run first, or else the first rank's.
 func (r *Run) each(ctx context.Context, do func(ctx context.Context, i int) error) error {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)

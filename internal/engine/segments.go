@@ -95,11 +95,7 @@ func (o *own) segments(p *step.Plan, f *step.Flow, alone bool) (all []*segment) 
 func endedIn(f *step.Flow, from, to int) (all []step.Value) {
 	for i := from; i < to; i++ {
 		for _, v := range f.Ends[i] {
-			again := false
-			for j := i + 1; j < to; j++ {
-				again = again || slices.Contains(f.Makes[j], v)
-			}
-			if !again {
+			if !slices.Contains(slices.Concat(f.Makes[i+1:to]...), v) {
 				all = append(all, v)
 			}
 		}
@@ -252,7 +248,7 @@ func (o *own) key(p *step.Plan, s *segment) string {
 				}
 				fmt.Fprint(&b, " ", seen[u.number], o.idle[at])
 				if o.flat {
-					fmt.Fprint(&b, ":", u.size, ",", o.offset(at), ",", o.length(at))
+					fmt.Fprint(&b, ":", u.size, ",", o.offsets[at], ",", o.lengths[at])
 				}
 			}
 			continue

@@ -3,8 +3,7 @@
 //
 // A rank's list is cut at operations between ranks. What lies between is a segment: one compiled program, including
 // collectives between the rank's own devices. A single rank has one program for the full step. If ranks have one device
-// each, each pass is a program, which blocks of one kind share. Operations between ranks use group.Group, on a stream
-// for each axis.
+// each, each pass is a program, which blocks of one kind share. Each axis between ranks has a stream.
 package engine
 
 import (
@@ -34,8 +33,7 @@ type Spec struct {
 	Mesh   []xla.MeshAxis
 	Shards params.Shards // how the devices of a rank share tensor-parallel parameters
 	// Ring is the plans' axis of context parallelism: its ranks have the same examples and different tokens, and the
-	// model shifts keys and values along an axis of this name (collective.Between). They are neighbouring replicas. ""
-	// is none.
+	// model shifts keys and values along an axis of this name (collective.Between). They are neighbours. "" is none.
 	Ring string
 	Options
 }
@@ -48,13 +46,11 @@ type Options struct {
 	Serve func() Server
 	// Sum says that the model's loss is a sum over examples, not a mean: losses and gradients are then summed.
 	Sum bool
-	// Apart compiles two programs for the two parts of a backward pass, so that schedules that split it and those that
-	// do not compute the same bits.
+	// Apart compiles two programs for the two parts of a backward pass, so that all schedules compute the same bits.
 	Apart bool
 	// Blockwise compiles a program for each pass, even for a single rank.
 	Blockwise bool
-	// Staged copies what is sent between ranks through host memory, as if the host could not access the devices'
-	// memory.
+	// Staged copies what is sent between ranks through host memory, as if the host could not access the devices.
 	Staged bool
 	// Link, if not zero, simulates a link between ranks: operations take at least the time of that link.
 	Link group.Link
@@ -63,8 +59,7 @@ type Options struct {
 	Timeout time.Duration
 	// HostLink, if not 0, simulates a link to the host of that many bytes per second.
 	HostLink float64
-	// Pace, if not nil, returns the minimal duration of a pass: it simulates devices whose passes overlap on any number
-	// of cores.
+	// Pace, if not nil, returns the minimal duration of a pass: it simulates devices on any number of cores.
 	Pace func(op step.Op) time.Duration
 	// Trace, if not nil, records a span for each operation, counters of memory by kind, and "bytes communicated", the
 	// total sent to other ranks.

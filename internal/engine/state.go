@@ -19,10 +19,9 @@ func (o *own) arrayOf(c cell, values []*tensors.Tensor, shard int) (*tensors.Ten
 	if o.entries[first].flat == 0 {
 		return o.entries[first].cut.Stack(values[first])
 	}
-	cuts := o.cutsIn(c)
 	from, rows := o.rowsIn(c, shard)
 	shape := c.shape.Clone()
-	shape.Dimensions[0] *= cuts * rows * c.columns() / c.shape.Size()
+	shape.Dimensions[0] *= c.cuts * rows * c.columns() / c.shape.Size()
 	all := tensors.FromShape(shape)
 	for _, i := range c.of {
 		e := o.entries[i]
@@ -35,7 +34,7 @@ func (o *own) arrayOf(c cell, values []*tensors.Tensor, shard int) (*tensors.Ten
 			return nil, err
 		}
 		if err := moved(all, flat, func(move func(to, from, n int)) {
-			for cut := range cuts {
+			for cut := range c.cuts {
 				for row := range rows { // some tensor-parallel devices may have equal elements
 					move((cut*rows+row)*c.columns()+e.offset, (cut%ranks(e.cut)*o.shards+from+row)*e.flat, e.flat)
 				}
@@ -81,15 +80,6 @@ func (o *own) rowsIn(c cell, shard int) (first, n int) {
 	return shard, o.perRank
 }
 
-// cutsIn returns the number of tensor-parallel devices with different parts of a cell.
-func (o *own) cutsIn(c cell) int {
-	cuts := 1
-	for _, i := range c.of {
-		cuts = max(cuts, ranks(o.entries[i].cut))
-	}
-	return cuts
-}
-
 // flatten converts a full entry to a vector of the parts of the tensor-parallel devices, one after another, each in
 // row-major order and padded with zeros to shards of equal length.
 func (o *own) flatten(e entry, full *tensors.Tensor) (*tensors.Tensor, error) {
@@ -116,8 +106,7 @@ func (o *own) unflatten(e entry, flat *tensors.Tensor) (*tensors.Tensor, error) 
 	return e.cut.Join(stacked, e.spec.Shape.Dimensions[e.cut.Axis])
 }
 
-// runs calls do for each range of n elements that are contiguous both in an entry as its cut stacks it, and in its flat
-// form.
+// runs calls do for each range of n elements contiguous both in an entry as its cut stacks it and in its flat form.
 func (o *own) runs(e entry, do func(inStack, inFlat, n int)) {
 	outer, n := 1, 1
 	for axis, d := range e.cut.Part(e.spec.Shape).Dimensions {
@@ -180,9 +169,7 @@ func (r *Rank) replace(values []*tensors.Tensor) error {
 	var cells []*dtensor.Tensor
 	for i, c := range r.own.cells {
 		if c.host {
-			x := slot{kind: cellSlot, number: i}
-			r.host.take(x)
-			r.host.put(x, all[i])
+			r.host.set(slot{kind: cellSlot, number: i}, all[i])
 			cells = append(cells, nil)
 			continue
 		}

@@ -19,14 +19,17 @@ import (
 // makeUpdate updates the cells of a unit, or of all units. Only the last update of a list changes counters and the
 // states of loss scaling.
 func (b *build) makeUpdate(op step.Op) {
-	members := b.updated(op.Unit)
+	members, factor := b.updated(op.Unit), b.number(factorSlot, 0)
 	recipe := b.update
-	recipe.Model = b.modelOf(members)
+	model := recipe.Model.(chain.Model)
+	tree := model.Params()
 	var grads []*graph.Node
-	factor := b.number(factorSlot, 0)
+	var updated params.Tree
 	for _, at := range members {
-		grads = append(grads, scaled(b.summed(at), factor))
+		grads, updated = append(grads, scaled(b.summed(at), factor)), append(updated, tree[at])
 	}
+	model.Blocks = []chain.Block{{Name: "updated", Params: updated}}
+	recipe.Model = model
 	share := b.share(recipe, members, b.totals(members, grads))
 	out := recipe.UpdateShard(share, b.state(members), graph.Const(b.g, float32(0)), grads)
 	last := len(out) - 1
@@ -35,18 +38,6 @@ func (b *build) makeUpdate(op step.Op) {
 		b.put(slot{kind: metricSlot}, out[last])
 	}
 	b.keep(members, out[:last], isLast)
-}
-
-// modelOf returns a model with some of the rank's parameters.
-func (o *own) modelOf(members []int) chain.Model {
-	m := o.update.Model.(chain.Model)
-	tree := m.Params()
-	var own params.Tree
-	for _, at := range members {
-		own = append(own, tree[at])
-	}
-	m.Blocks = []chain.Block{{Name: "updated", Params: own}}
-	return m
 }
 
 // isLast reports whether an update is the last of the rank's list.
@@ -65,11 +56,10 @@ func updates(k step.Kind) bool { return k == step.Update || k == step.HostUpdate
 
 // cut slices a parameter's shard out of its unit's.
 func (b *build) cut(vector *graph.Node, at int) *graph.Node {
-	return graph.Slice(vector, graph.AxisRange(b.offset(at), b.offset(at)+b.length(at)))
+	return graph.Slice(vector, graph.AxisRange(b.offsets[at], b.offsets[at]+b.lengths[at]))
 }
 
-// state lists the state that an update of some parameters takes, in the order of a recipe, shards for sharded
-// parameters.
+// state lists what an update of some parameters takes, in the order of a recipe's state: shards, if it is sharded.
 func (b *build) state(members []int) (state []*graph.Node) {
 	own := map[int]*graph.Node{} // shards of units
 	for _, at := range members {
@@ -237,7 +227,7 @@ func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s
 		place := graph.ConvertDType(b.shardIndex(), dtypes.Int64) // a parameter may have more than 2³¹ elements
 		var flats []optim.Flat
 		for _, at := range members {
-			n := b.length(at)
+			n := b.lengths[at]
 			flats = append(flats, optim.Flat{Length: n, Offset: graph.MulScalar(place, n), Sum: b.sumOver(at)})
 		}
 		s = recipe.FlatShard(flats)

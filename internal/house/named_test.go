@@ -94,7 +94,7 @@ func (tr *trial) files(c command) {
 // debian checks that tests install the same packages.
 func (tr *trial) debian(c command) {
 	for _, name := range strings.Fields(c.text)[2:] {
-		if !strings.Contains(read(tr.t, "internal/systest/mpi.go"), `"`+name+`"`) {
+		if !strings.Contains(read(tr.t, "internal/systest/systest.go"), `"`+name+`"`) {
 			tr.t.Errorf("%s: %s: no test installs %s", c.at, c.text, name)
 		}
 	}

@@ -15,10 +15,8 @@ func Ready(t testing.TB) *kernel.Kernel {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := k.Setup(t.Context(), func(part string, _, _ int,
-		what string) {
-		t.Logf("%s: %s", part, what)
-	}); err != nil {
+	progress := func(part string, _, _ int, what string) { t.Logf("%s: %s", part, what) }
+	if err := k.Setup(t.Context(), progress); err != nil {
 		t.Fatal(err)
 	}
 	return k

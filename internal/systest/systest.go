@@ -31,8 +31,7 @@ func Install(packages ...string) error {
 	return nil
 }
 
-// OpenMPI finds Open MPI, or installs it. A machine without it and without the means to get it skips the test; CI and
-// root never do.
+// OpenMPI finds Open MPI, or installs it. A machine without the means to get it skips the test; CI and root never do.
 func OpenMPI(t *testing.T) {
 	t.Helper()
 	if err := openMPI(); err != nil {
@@ -104,12 +103,8 @@ func NoLeaks(t *testing.T) func() {
 		for begun := time.Now(); runtime.NumGoroutine() > before; time.Sleep(time.Millisecond) {
 			if time.Since(begun) > 10*time.Second {
 				stacks := make([]byte, 1<<20)
-				t.Fatalf(
-					"%d goroutines, %d before:\n%s",
-					runtime.NumGoroutine(),
-					before,
-					stacks[:runtime.Stack(stacks, true)],
-				)
+				stacks = stacks[:runtime.Stack(stacks, true)]
+				t.Fatalf("%d goroutines, %d before:\n%s", runtime.NumGoroutine(), before, stacks)
 			}
 		}
 	}

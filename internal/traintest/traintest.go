@@ -371,9 +371,8 @@ func (c Case) named(r int, err error) error {
 	if err == nil {
 		return fmt.Errorf("rank %d has no error", r)
 	}
-	own := regexp.MustCompile(
-		fmt.Sprintf(`rank %d: (%v|panic: %s|(?:\w+: )?rank %[1]d has failed)`, c.Victim, ErrLuck, boom),
-	)
+	own := regexp.MustCompile(fmt.Sprintf(`rank %d: (%v|panic: %s|(?:\w+: )?rank %[1]d has failed)`, c.Victim, ErrLuck,
+		boom))
 	if c.Fault != Stalls && own.MatchString(err.Error()) {
 		return nil
 	}
@@ -416,20 +415,14 @@ func (all Ranks[R]) failed(r R) error {
 			answers[method] = err
 		}
 	}
-	errs := []error{checkFailed(answers)}
-	if r.Steps() != made {
-		errs = append(errs, fmt.Errorf("a failed rank has made %d steps, before %d", r.Steps(), made))
-	}
-	return errors.Join(append(errs, r.Close(), r.Close())...)
-}
-
-// checkFailed checks that the errors of a failed rank, by method, say what to do.
-func checkFailed(answers map[string]error) error {
 	var errs []error
 	for what, err := range answers {
 		if err == nil || !strings.Contains(err.Error(), "join a new group and load the last checkpoint") {
 			errs = append(errs, fmt.Errorf("%s of a failed rank: %v", what, err))
 		}
 	}
-	return errors.Join(errs...)
+	if r.Steps() != made {
+		errs = append(errs, fmt.Errorf("a failed rank has made %d steps, before %d", r.Steps(), made))
+	}
+	return errors.Join(append(errs, r.Close(), r.Close())...)
 }

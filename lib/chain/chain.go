@@ -25,8 +25,7 @@ type Block struct {
 	// Params lists the parameters. Blocks whose lists contain the same name share that parameter.
 	Params params.Tree
 	// Apply builds the block's graph: x is the output of the block before, or the model's inputs. A block with noise,
-	// such as dropout, derives it from key and row, as a train.Noisy model does; both are nil if there is to be no
-	// noise.
+	// such as dropout, derives it from key and row, as a train.Noisy model does; both nil for no noise.
 	Apply func(p params.Nodes, x, key, row *graph.Node) *graph.Node
 	// Loss is for a last block whose loss has parameters or is computed with the block: it takes the arguments of Apply
 	// and the targets, and returns the mean loss over a batch. It replaces Apply and [Model.Criterion].
@@ -51,8 +50,7 @@ type Model struct {
 	Check func(inputs, targets *tensors.Tensor) error
 }
 
-// Params lists the parameters of all blocks in the order of the chain. A shared parameter is listed with the first
-// block that has it.
+// Params lists the parameters of all blocks in the order of the chain. A shared one is listed with its first block.
 func (m Model) Params() params.Tree {
 	var tree params.Tree
 	seen := map[string]bool{}

@@ -55,8 +55,7 @@ func (p Passes) apply(i int, weights []*graph.Node, in Operands) *graph.Node {
 	return graph.ConvertDType(p.Model.end(named, in.X, in.Targets, in.Key, in.Row), p.Precision.Output)
 }
 
-// split returns block i as a function of the operands that it also returns. The gradient of the block's input comes
-// first, if there is one.
+// split returns block i as a function of the operands that it also returns. The gradient of its input comes first.
 func (p Passes) split(i int, in Operands) (s autodiff.Split, operands []*graph.Node) {
 	n := len(in.Weights)
 	operands = append(precision.Cast(in.Weights, p.Precision.Compute), in.X)
@@ -116,7 +115,7 @@ func (p Passes) BackwardInput(i int, in Operands, saved []*graph.Node, outGrad *
 		return nil, nil
 	}
 	split, operands := p.split(i, in)
-	saved = append([]*graph.Node{}, saved...) // not nil, with which the first part would save values of the forward pass
+	saved = append([]*graph.Node{}, saved...) // not nil: the forward pass has saved
 	grads, forWeights := split.BackwardFirst(1, operands, saved, p.outGradient(in, outGrad, scaling))
 	return grads[0], forWeights
 }

@@ -247,8 +247,7 @@ func (f *flow) checkEnd(rank int) error {
 	return nil
 }
 
-// wastes reports whether the plan is wrong if nothing uses the value that an operation makes. Passes may make unused
-// values.
+// wastes reports whether it is wrong that nothing uses a value that an operation makes. Passes may make such values.
 func (op Op) wastes(held Held) bool {
 	switch op.Kind {
 	case Recv, Store, Fetch, Gather:
@@ -269,8 +268,7 @@ const allPasses = 7
 var passWords = map[int]string{1: "forward pass", 2: "input gradient", 4: "weight gradient"}
 
 // passes finds invalid sizes, operations of blocks, units or ranks that do not exist, and passes that are missing,
-// repeated, out of order or on several ranks. Replicas is the number of ranks that have each pass: 1 for a plan without
-// axes.
+// repeated, out of order or on several ranks. Replicas is the number of ranks that have each pass.
 func (p *Plan) passes() (replicas int, err error) {
 	if err := p.head(); err != nil {
 		return 0, err

@@ -17,8 +17,7 @@ func (p *Plan) Clone() *Plan {
 	return &q
 }
 
-// Insert inserts operations into a rank's list: around is called for each operation and returns what to put before and
-// after it.
+// Insert inserts operations into a rank's list: around returns what to put before and after each operation.
 func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op)) {
 	var list []Op
 	for i, op := range p.Ranks[rank] {
@@ -28,15 +27,13 @@ func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op))
 	p.Ranks[rank] = list
 }
 
-// Completed is a unit whose gradients of a micro-batch are complete. Last says that those of all micro-batches before
-// the next update are.
+// Completed is a unit whose gradients of a micro-batch are complete. Last: also those of all before the next update.
 type Completed struct {
 	Unit int
 	Last bool
 }
 
 // Complete returns the units whose gradients are complete after a pass, by the pass's position in a rank's list.
-// Techniques insert reductions there.
 func (p *Plan) Complete(rank int) map[int][]Completed {
 	type sum struct{ unit, micro int }
 	last := map[sum]int{} // position

@@ -318,8 +318,7 @@ func (c Costs) Saved(block int) (saved, kept float64) {
 	return saved, saved * c.of(c.Kept, block, 1)
 }
 
-// Between returns the latency of a message, 0 within a rank. It returns an error if Link returns a negative or infinite
-// time.
+// Between returns the latency of a message, 0 within a rank. Link must return a finite time, at least 0.
 func (c Costs) Between(from, to int) (float64, error) {
 	if c.Link == nil || from == to {
 		return 0, nil

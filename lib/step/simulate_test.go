@@ -214,8 +214,24 @@ type transfer struct {
 
 func dumbValid(p *Plan) bool { return dumbPasses(p) && (&dumb{Plan: p}).play() }
 
+// refused is what the second checker panics with.
+type refused struct{}
+
+func refuse(wrong bool) {
+	if wrong {
+		panic(refused{})
+	}
+}
+
 // play carries the lists out, and notes when each operation ends.
-func (d *dumb) play() bool {
+func (d *dumb) play() (ok bool) {
+	defer func() {
+		switch thrown := recover().(type) {
+		case nil, refused:
+		default:
+			panic(thrown)
+		}
+	}()
 	p := d.Plan
 	d.at, d.now = make([]int, len(p.Ranks)), make([]float64, len(p.Ranks))
 	for _, list := range p.Ranks {
@@ -259,11 +275,7 @@ func (d *dumb) play() bool {
 			for d.at[d.r] < len(p.Ranks[d.r]) {
 				op := p.Ranks[d.r][d.at[d.r]]
 				d.took, d.over = d.takes(op), d.now[d.r]
-				did, never := d.begin(op)
-				if never {
-					return false
-				}
-				if !did {
+				if !d.begin(op) {
 					break
 				}
 				if !op.beside() {
@@ -273,11 +285,7 @@ func (d *dumb) play() bool {
 				moved = true
 			}
 		}
-		did, never := d.move()
-		if never {
-			return false
-		}
-		moved = moved || did
+		moved = d.move() || moved
 	}
 	for r, list := range p.Ranks {
 		if d.at[r] < len(list) {
@@ -348,20 +356,18 @@ func (i *item) wasted() bool {
 	return !i.used && (i.by == Recv || i.by == Store || i.by == Fetch || i.by == Recompute || i.by == Gather)
 }
 
-func (d *dumb) set(v Value, i *item) (never bool) {
+func (d *dumb) set(v Value, i *item) {
 	old := d.here[d.r][v]
+	refuse(old != nil && old.wasted())
 	d.here[d.r][v] = i
-	return old != nil && old.wasted()
 }
 
-// need tells whether values are there, or will never be.
-func (d *dumb) need(values ...Value) (ready, never bool) {
+// need tells whether values are there, and refuses those that never will be.
+func (d *dumb) need(values ...Value) (ready bool) {
 	ready = true
 	for _, v := range values {
 		i := d.here[d.r][v]
-		if i == nil {
-			return false, true
-		}
+		refuse(i == nil)
 		ready = ready && i.ready
 	}
 	if ready {
@@ -372,10 +378,11 @@ func (d *dumb) need(values ...Value) (ready, never bool) {
 		}
 		d.over += d.took
 	}
-	return ready, false
+	return ready
 }
 
-func (d *dumb) begin(op Op) (did, never bool) {
+// begin tells whether an operation can begin now.
+func (d *dumb) begin(op Op) bool {
 	value := func(h Held, block int) Value { return Value{Held: h, Block: block, Micro: op.Micro} }
 	last := len(d.Blocks) - 1
 	var parameters []Value
@@ -383,9 +390,7 @@ func (d *dumb) begin(op Op) (did, never bool) {
 		for _, u := range d.Blocks[op.Block].Units {
 			if d.Units[u].Shard != "" {
 				parameters = append(parameters, Value{Held: Full, Unit: u})
-				if op.Kind == Forward && d.state[d.r][u].old {
-					return false, true
-				}
+				refuse(op.Kind == Forward && d.state[d.r][u].old)
 			}
 		}
 	}
@@ -394,20 +399,19 @@ func (d *dumb) begin(op Op) (did, never bool) {
 		if op.Block == 0 && op.Kind == Forward {
 			d.set(value(Input, 0), &item{ready: true})
 		}
-		if did, never = d.need(append(parameters, value(Input, op.Block))...); !did {
-			return
+		if !d.need(append(parameters, value(Input, op.Block))...) {
+			return false
 		}
 		if made := d.version(op); op.Kind == Forward { // of the weights
 			if op.Block == 0 {
 				d.first[op.Micro] = made
 			}
-			if d.Weights == Vertical && d.first[op.Micro] > made || d.Weights == Double && op.Micro/d.Every-1 > made {
-				return false, true
-			}
+			refuse(d.Weights == Vertical && d.first[op.Micro] > made)
+			refuse(d.Weights == Double && op.Micro/d.Every-1 > made)
 		}
-		never = d.set(value(Saved, op.Block), &item{ready: true, by: op.Kind, since: d.over})
+		d.set(value(Saved, op.Block), &item{ready: true, by: op.Kind, since: d.over})
 		if op.Block < last {
-			never = d.set(value(Input, op.Block+1), &item{ready: true, since: d.over}) || never
+			d.set(value(Input, op.Block+1), &item{ready: true, since: d.over})
 		}
 	case Backward, InputGrad, WeightGrad:
 		needs := append(parameters, value(Input, op.Block), value(Saved, op.Block))
@@ -417,11 +421,11 @@ func (d *dumb) begin(op Op) (did, never bool) {
 		if op.Kind == WeightGrad && op.Block > 0 {
 			needs = append(needs, value(ForWeightGrad, op.Block))
 		}
-		if did, never = d.need(needs...); !did {
-			return
+		if !d.need(needs...) {
+			return false
 		}
 		if op.Kind != WeightGrad && op.Block > 0 {
-			never = d.set(value(OutGrad, op.Block-1), &item{ready: true, since: d.over})
+			d.set(value(OutGrad, op.Block-1), &item{ready: true, since: d.over})
 			d.here[d.r][value(ForWeightGrad, op.Block)] = &item{ready: true}
 		}
 		for _, u := range d.Blocks[op.Block].Units {
@@ -429,12 +433,7 @@ func (d *dumb) begin(op Op) (did, never bool) {
 				continue
 			}
 			s, v := d.state[d.r][u], Value{Held: Sum, Unit: u}
-			if op.Micro < s.next[op.Block] || op.Micro/d.Every != s.updated/d.Every {
-				return false, true
-			}
-			if s.away {
-				return false, true
-			}
+			refuse(op.Micro < s.next[op.Block] || op.Micro/d.Every != s.updated/d.Every || s.away)
 			s.next[op.Block] = op.Micro + 1
 			if d.here[d.r][v] == nil {
 				d.here[d.r][v] = &item{ready: true, grads: map[gradient]int{}}
@@ -449,8 +448,8 @@ func (d *dumb) begin(op Op) (did, never bool) {
 		if op.What == Activation {
 			v = value(Input, op.Block)
 		}
-		if did, never = d.need(v); !did {
-			return
+		if !d.need(v) {
+			return false
 		}
 		delete(d.here[d.r], v)
 		if op.What == Activation {
@@ -461,14 +460,15 @@ func (d *dumb) begin(op Op) (did, never bool) {
 	case Wait:
 		op.Kind, op.Of = op.Of, 0
 		t := d.began[d.r][op]
-		if t != nil && t.ended {
+		refuse(t == nil)
+		if t.ended {
 			d.over = max(d.over, t.end)
 		}
-		return t != nil && t.ended, t == nil
+		return t.ended
 	default:
-		return d.start(op)
+		d.start(op)
 	}
-	return !never, never
+	return true
 }
 
 // version is how often the rank has updated a block.
@@ -479,16 +479,15 @@ func (d *dumb) version(op Op) (updates int) {
 	return updates
 }
 
-func (d *dumb) update(op Op) (did, never bool) {
+func (d *dumb) update(op Op) bool {
 	units := []int{op.Unit}
 	if op.Unit < 0 {
 		units = d.UnitsOn(d.r)
 	}
 	var needs []Value
 	for _, u := range units {
-		if s := d.state[d.r][u]; s == nil || op.Micro != s.updated+d.Every-1 {
-			return false, true
-		}
+		s := d.state[d.r][u]
+		refuse(s == nil || op.Micro != s.updated+d.Every-1)
 		needs = append(needs, d.gradients(u))
 		for _, host := range []bool{false, true} {
 			if v := (Value{Held: States, Unit: u, Host: host}); d.here[d.r][v] != nil {
@@ -500,19 +499,17 @@ func (d *dumb) update(op Op) (did, never bool) {
 			needs = append(needs, v)
 		}
 	}
-	if did, never = d.need(needs...); !did {
-		return
+	if !d.need(needs...) {
+		return false
 	}
 	for _, u := range units {
 		s, v := d.state[d.r][u], d.gradients(u)
-		if !maps.Equal(d.here[d.r][v].grads, d.due(d.r, u, op.Micro)) {
-			return false, true
-		}
+		refuse(!maps.Equal(d.here[d.r][v].grads, d.due(d.r, u, op.Micro)))
 		delete(d.here[d.r], v)
 		s.updated += d.Every
 		s.old = s.old || s.whole
 	}
-	return true, false
+	return true
 }
 
 // gradients are what an update takes of a unit.
@@ -547,13 +544,11 @@ func (d *dumb) due(rank, u, micro int) map[gradient]int {
 }
 
 // start begins an operation beside the passes.
-func (d *dumb) start(op Op) (did, never bool) {
+func (d *dumb) start(op Op) {
 	t := &transfer{op: op, rank: d.r, to: &item{by: op.Kind}, at: d.at[d.r], start: d.now[d.r]}
 	take := func(v Value) {
-		if t.from = d.here[d.r][v]; t.from == nil {
-			never = true
-			return
-		}
+		t.from = d.here[d.r][v]
+		refuse(t.from == nil)
 		delete(d.here[d.r], v)
 	}
 	input := Value{Held: Input, Block: op.Block, Micro: op.Micro}
@@ -564,24 +559,19 @@ func (d *dumb) start(op Op) (did, never bool) {
 		if op.What == Gradient {
 			v = Value{Held: OutGrad, Block: op.Block - 1, Micro: op.Micro}
 		}
-		if t.from = d.here[d.r][v]; t.from == nil {
-			return false, true
-		}
+		t.from = d.here[d.r][v]
+		refuse(t.from == nil)
 	case op.Kind == Recv && op.What == Activation:
-		never = d.set(input, t.to)
+		d.set(input, t.to)
 	case op.Kind == Recv:
-		never = d.set(Value{Held: OutGrad, Block: op.Block, Micro: op.Micro}, t.to)
+		d.set(Value{Held: OutGrad, Block: op.Block, Micro: op.Micro}, t.to)
 	case op.Kind == Gather && op.What == Activation:
-		if !d.shards[d.r][input] {
-			return false, true
-		}
+		refuse(!d.shards[d.r][input])
 		delete(d.shards[d.r], input)
-		never = d.set(input, t.to)
+		d.set(input, t.to)
 	case op.Kind == Gather:
 		s := d.state[d.r][op.Unit]
-		if s == nil || op.Axis != d.Units[op.Unit].Shard || s.whole && !s.old || s.fresh {
-			return false, true
-		}
+		refuse(s == nil || op.Axis != d.Units[op.Unit].Shard || s.whole && !s.old || s.fresh)
 		if fresh := (Value{Held: Fresh, Unit: op.Unit}); d.here[d.r][fresh] != nil {
 			take(fresh)
 		}
@@ -589,16 +579,13 @@ func (d *dumb) start(op Op) (did, never bool) {
 		d.here[d.r][Value{Held: Full, Unit: op.Unit}] = t.to
 	case op.Kind == Reduce:
 		axes, v := d.Units[op.Unit].Reduce, Value{Held: Reduced, Unit: op.Unit}
-		if !slices.Contains(axes, op.Axis) {
-			return false, true
-		}
+		refuse(!slices.Contains(axes, op.Axis))
 		if t.old = d.here[d.r][v]; t.old != nil {
 			t.needs = append(t.needs, t.old)
 		}
+		refuse(axes[0] != op.Axis && t.old == nil)
 		if axes[0] == op.Axis {
 			take(Value{Held: Sum, Unit: op.Unit})
-		} else if t.old == nil {
-			return false, true
 		}
 		d.here[d.r][v] = t.to
 	case op.Kind == Store, op.Kind == Fetch:
@@ -618,13 +605,11 @@ func (d *dumb) start(op Op) (did, never bool) {
 		to := from
 		from.Host, to.Host = op.Kind == Fetch, op.Kind == Store
 		take(from)
-		never = never || d.set(to, t.to)
+		d.set(to, t.to)
 	case op.Kind == HostUpdate:
 		s, from := d.state[d.r][op.Unit], d.gradients(op.Unit)
 		from.Host = true
-		if s == nil || d.Weights != Flush || op.Micro != s.updated+d.Every-1 {
-			return false, true
-		}
+		refuse(s == nil || d.Weights != Flush || op.Micro != s.updated+d.Every-1)
 		take(from)
 		t.to.by = 0
 		d.here[d.r][Value{Held: Fresh, Unit: op.Unit, Host: true}] = t.to
@@ -637,7 +622,6 @@ func (d *dumb) start(op Op) (did, never bool) {
 	d.queues[d.r][op.Stream()] = append(d.queues[d.r][op.Stream()], t)
 	op.Peer = 0
 	d.began[d.r][op] = t
-	return !never, never
 }
 
 // head is the first operation of a rank in a stream, if it can be.
@@ -655,7 +639,7 @@ func (d *dumb) head(rank int, l string) *transfer {
 }
 
 // move ends what can end beside the passes.
-func (d *dumb) move() (did, never bool) {
+func (d *dumb) move() (did bool) {
 	for r := range d.Ranks {
 		for l := range d.queues[r] {
 			t := d.head(r, l)
@@ -671,9 +655,7 @@ func (d *dumb) move() (did, never bool) {
 				if other == nil {
 					continue
 				}
-				if t.op.Message() != other.op.Message() {
-					return false, true
-				}
+				refuse(t.op.Message() != other.op.Message())
 				all = append(all, other)
 			case Gather, Reduce:
 				all = nil
@@ -684,9 +666,7 @@ func (d *dumb) move() (did, never bool) {
 						all = nil
 						break
 					}
-					if other.op.Kind != t.op.Kind || other.op.Unit != t.op.Unit || other.op.What != t.op.What {
-						return false, true
-					}
+					refuse(other.op.Kind != t.op.Kind || other.op.Unit != t.op.Unit || other.op.What != t.op.What)
 					all = append(all, other)
 				}
 				if all == nil {
@@ -718,9 +698,7 @@ func (d *dumb) move() (did, never bool) {
 				if t.op.What == Gradient && (t.op.Kind == Store || t.op.Kind == Fetch) {
 					t.to.grads = t.from.grads
 				}
-				if t.op.Kind == HostUpdate && !maps.Equal(t.from.grads, d.due(t.rank, t.op.Unit, t.op.Micro)) {
-					return false, true
-				}
+				refuse(t.op.Kind == HostUpdate && !maps.Equal(t.from.grads, d.due(t.rank, t.op.Unit, t.op.Micro)))
 				d.time(t, all)
 				t.to.ready, t.to.since, t.ended = true, t.end, true
 				k := t.op.Stream()
@@ -731,7 +709,7 @@ func (d *dumb) move() (did, never bool) {
 			}
 		}
 	}
-	return did, false
+	return did
 }
 
 // time computes when an operation of several ranks ends on one of them.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -167,12 +168,9 @@ func numbered(word string, set []int) string {
 }
 
 // plain reports whether a name needs no quotes. Names of axes must not.
-func plain(name string) bool {
-	return name != "" && strings.IndexFunc(name, func(c rune) bool {
-		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' ||
-			strings.ContainsRune("-_.+/", c))
-	}) < 0
-}
+func plain(name string) bool { return plainName.MatchString(name) }
+
+var plainName = regexp.MustCompile(`^[-+._/a-zA-Z0-9]+$`)
 
 // setText writes numbers in their order, consecutive ones as in 0-3.
 func setText(set []int) string {
@@ -271,8 +269,7 @@ type Row struct {
 	Labels []string // of each span, as String draws them
 }
 
-// Rows returns a row for each rank, each followed by the rank's streams that take time. Messages are on the sender's
-// row.
+// Rows returns a row for each rank, each followed by the rank's streams that take time. Messages are on the sender's.
 func (t Timeline) Rows() (rows []Row) {
 	blocks, several := make([][]int, len(t.Start)), false
 	for r := range blocks {

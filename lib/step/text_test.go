@@ -53,9 +53,7 @@ func both(t *testing.T, p *Plan) {
 		return // CSV has no form for that
 	}
 	var b bytes.Buffer
-	if err := p.WriteCSV(&b); err != nil {
-		t.Fatal(err)
-	}
+	check(t, p.WriteCSV(&b))
 	written := b.String()
 	if got, err := ReadCSV(&b); err != nil || !reflect.DeepEqual(got, p) {
 		t.Fatalf("as CSV:\n%s\ncomes back as\n%v(%v)", written, got, err)
@@ -153,9 +151,7 @@ func TestReadLoweredCSV(t *testing.T) {
 	const lowered = "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0RESHARD,0REDUCE_GRAD\n" +
 		"1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,(1F1;1B1)OVERLAP_F_B,1SEND_B1,1REDUCE_GRAD,1RESHARD"
 	p, err := ReadCSV(strings.NewReader(lowered))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if err := p.Check(); err != nil {
 		t.Error(err)
 	}
@@ -184,47 +180,40 @@ func TestCSVFaults(t *testing.T) {
 }
 
 func FuzzParse(f *testing.F) {
-	for _, text := range append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0",
-		"# x\nschedule -\nrank 0:\nrank 1: 0F0",
-		"schedule stages=1\nrank 0: 1B0", "plan x\naxis a groups=\nrank 0: 0F0\n0B0") {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if p, err := Parse(text); err == nil && len(p.Blocks) < 1000 && len(p.Ranks) < 1000 { // for speed
-			both(t, p)
-			anything(p)
-		}
-	})
+	fuzz(f, Parse, append(good, `schedule "a b" every=1 weights=stash`+"\nrank 0: 0F0 0I0 0W0 0U0",
+		"# x\nschedule -\nrank 0:\nrank 1: 0F0", "schedule stages=1\nrank 0: 1B0",
+		"plan x\naxis a groups=\nrank 0: 0F0\n0B0"))
 }
 
 func FuzzReadCSV(f *testing.F) {
-	for _, text := range []string{
+	fuzz(f, func(text string) (*Plan, error) { return ReadCSV(strings.NewReader(text)) }, []string{
 		"# schedule a stages=2 microbatches=2 every=2 weights=flush\n0F0,0F1,0B0,0B1,0U1\n1F0,1B0,1F1,1B1,1U1\n",
-		"0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n",
-		"\"\"\n(0F1;3B0)OVERLAP_F_B,0UNSHARD",
-	} {
-		f.Add(text)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		if p, err := ReadCSV(strings.NewReader(text)); err == nil && len(p.Blocks) < 1000 { // for speed
-			both(t, p)
-			anything(p)
-		}
+		"0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n", "\"\"\n(0F1;3B0)OVERLAP_F_B,0UNSHARD",
 	})
 }
 
-// anything calls all that takes a plan from outside: it must not panic or hang.
-func anything(p *Plan) {
-	for r := range p.Ranks {
-		_, _ = p.Flow(r)
+// fuzz calls all that takes a plan from outside: it must not panic or hang.
+func fuzz(f *testing.F, read func(text string) (*Plan, error), seeds []string) {
+	for _, text := range seeds {
+		f.Add(text)
 	}
-	_ = p.Check()
-	_, _ = p.WithMessages()
-	_, _ = p.WeightVersions()
-	_, _ = p.Simulate(Costs{})
-	_, _ = p.Memory(Sizes{})
-	_, _ = p.Traffic(Sizes{})
-	p.PeakActivations()
+	f.Fuzz(func(t *testing.T, text string) {
+		p, err := read(text)
+		if err != nil || len(p.Blocks) >= 1000 || len(p.Ranks) >= 1000 { // for speed
+			return
+		}
+		both(t, p)
+		for r := range p.Ranks {
+			_, _ = p.Flow(r)
+		}
+		_ = p.Check()
+		_, _ = p.WithMessages()
+		_, _ = p.WeightVersions()
+		_, _ = p.Simulate(Costs{})
+		_, _ = p.Memory(Sizes{})
+		_, _ = p.Traffic(Sizes{})
+		p.PeakActivations()
+	})
 }
 
 const (
