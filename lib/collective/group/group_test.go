@@ -32,9 +32,9 @@ func TestNoAllocation(t *testing.T) {
 			if r%2 == 1 {
 				message = RecvCall(other, r^1)
 			}
-			calls[r] = []Call{message, AllReduceCall(whole, Sum), reduceScatterCall(whole, part, Max),
-				allGatherCall(part, whole), allToAllCall(whole, other), BroadcastCall(whole, 2),
-				AllReduceCall(halves, Mean), BarrierCall()}
+			calls[r] = []Call{message, AllReduceCall(whole, Sum), callOf(KindReduceScatter, Max, 0, whole, part),
+				callOf(KindAllGather, Sum, 0, part, whole), callOf(KindAllToAll, Sum, 0, whole, other),
+				BroadcastCall(whole, 2), AllReduceCall(halves, Mean), BarrierCall()}
 		}
 		for i := range calls[0] {
 			var allocated float64

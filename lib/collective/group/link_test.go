@@ -25,20 +25,20 @@ func TestLinkTime(t *testing.T) {
 		{func(int) Call { return BroadcastCall(whole, 2) }, 6, n},
 		{func(int) Call { return reduceCall(whole, Sum, 2) }, 6, n},
 		{func(int) Call { return AllReduceCall(whole, Sum) }, 6, 2 * 3 * n / 4},
-		{func(int) Call { return allGatherCall(part, whole) }, 3, 3 * n / 4},
-		{func(int) Call { return reduceScatterCall(whole, part, Sum) }, 3, 3 * n / 4},
-		{func(int) Call { return allToAllCall(whole, whole) }, 3, 3 * n / 2},
+		{func(int) Call { return callOf(KindAllGather, Sum, 0, part, whole) }, 3, 3 * n / 4},
+		{func(int) Call { return callOf(KindReduceScatter, Sum, 0, whole, part) }, 3, 3 * n / 4},
+		{func(int) Call { return callOf(KindAllToAll, Sum, 0, whole, whole) }, 3, 3 * n / 2},
 		{func(rank int) Call { // only the root has a whole buffer
 			if rank == 2 {
-				return gatherCall(part, whole, 2)
+				return callOf(KindGather, Sum, 2, part, whole)
 			}
-			return gatherCall(part, nil, 2)
+			return callOf(KindGather, Sum, 2, part, nil)
 		}, 3, 3 * n / 4},
 		{func(rank int) Call {
 			if rank == 2 {
-				return scatterCall(whole, part, 2)
+				return callOf(KindScatter, Sum, 2, whole, part)
 			}
-			return scatterCall(nil, part, 2)
+			return callOf(KindScatter, Sum, 2, nil, part)
 		}, 3, 3 * n / 4},
 	} {
 		for rank, g := range slowGroups(t, 4, Link{Latency: time.Second, Bandwidth: 1000}) {
