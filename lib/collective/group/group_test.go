@@ -17,6 +17,8 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
+var noLeaks = systest.NoLeaks
+
 // TestNoAllocation: a call that is not started in the background allocates nothing, large or small.
 func TestNoAllocation(t *testing.T) {
 	if raceEnabled {

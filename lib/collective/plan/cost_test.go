@@ -243,7 +243,9 @@ func TestCostErrors(t *testing.T) {
 			t.Errorf("got error %v, want %q", err, want)
 		}
 	}
-	if _, err := p.Cost(plan.Uniform(nvlink), -10, 4); err == nil {
-		t.Error("-10 elements: no error")
+	for _, sizes := range [][2]int{{-10, 4}, {10, -4}} {
+		if _, err := p.Cost(plan.Uniform(nvlink), sizes[0], sizes[1]); err == nil {
+			t.Errorf("%d elements of %d bytes: no error", sizes[0], sizes[1])
+		}
 	}
 }
