@@ -71,10 +71,8 @@ func along(g *graph.Graph, operation string, axes []string) ([]string, int) {
 		if err != nil {
 			panic(fmt.Errorf("%s: the mesh has no axis %q, its axes are %q", operation, axis, mesh.AxesNames()))
 		}
-		for _, before := range axes[:i] {
-			if before == axis {
-				panic(fmt.Errorf("%s: mesh axis %q is named twice", operation, axis))
-			}
+		if slices.Contains(axes[:i], axis) {
+			panic(fmt.Errorf("%s: mesh axis %q is named twice", operation, axis))
 		}
 		size *= n
 	}

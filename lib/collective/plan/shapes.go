@@ -1,5 +1,7 @@
 package plan
 
+import "math/bits"
+
 // Schedules that spread data, one for each algorithm. Most are used as they are and mirrored.
 
 // star is the naive way to spread data: the root, rank 0, sends to the others one after the other, a round each. carry
@@ -108,13 +110,7 @@ func binomial(ranks int, carry func(v, end int) []int) schedule {
 }
 
 // ceilPower is the smallest power of two that is not below n.
-func ceilPower(n int) int {
-	p := 1
-	for p < n {
-		p *= 2
-	}
-	return p
-}
+func ceilPower(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // doubling is the all-gather in ⌈log2 N⌉ rounds: what a rank has doubles with each.
 //
