@@ -44,6 +44,10 @@ func AxisSize(g *graph.Graph, axes ...string) int {
 	return size * ranks
 }
 
+// Constrain sets the placement of x on the mesh, in a graph compiled by xla.CompileAuto, where the compiler chooses the
+// collectives. x has its unsharded shape. The gradient gets the same placement.
+func Constrain(x *graph.Node, p xla.Placement) *graph.Node { return xla.Constrain(x, p) }
+
 // along checks the mesh axes of an operation, which default to all axes, and returns the number of ranks.
 func along(g *graph.Graph, operation string, axes []string) ([]string, int) {
 	mesh, ok := xla.MeshOf(g)
@@ -67,10 +71,8 @@ func along(g *graph.Graph, operation string, axes []string) ([]string, int) {
 		if err != nil {
 			panic(fmt.Errorf("%s: the mesh has no axis %q, its axes are %q", operation, axis, mesh.AxesNames()))
 		}
-		for _, before := range axes[:i] {
-			if before == axis {
-				panic(fmt.Errorf("%s: mesh axis %q is named twice", operation, axis))
-			}
+		if slices.Contains(axes[:i], axis) {
+			panic(fmt.Errorf("%s: mesh axis %q is named twice", operation, axis))
 		}
 		size *= n
 	}

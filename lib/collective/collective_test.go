@@ -61,6 +61,24 @@ func flat(t *testing.T, placed *dtensor.Tensor) []float32 {
 	return tensors.MustCopyFlatData[float32](joined)
 }
 
+// gives checks what a program returns.
+func gives(t *testing.T, p *xla.Program, want []*tensors.Tensor, delta float64, inputs ...any) {
+	t.Helper()
+	got, err := p.Call(inputs...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range want {
+		joined, err := got[i].Merge()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !joined.InDelta(want[i], delta) {
+			t.Errorf("result %d: %v, want %v", i, joined, want[i])
+		}
+	}
+}
+
 // Under Checkpoint the backward pass recomputes a block with its collectives. The gradients are the same, and XLA does
 // not remove the recomputed collectives.
 func TestCheckpoint(t *testing.T) {
@@ -146,19 +164,7 @@ func TestMegatronMLP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	got, err := p.Call(x, w1, w2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, name := range []string{"gradient of x", "gradient of w1", "gradient of w2", "loss"} {
-		joined, err := got[i].Merge()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !joined.InDelta(want[i], 1e-5) {
-			t.Errorf("%s: %v, want %v", name, joined, want[i])
-		}
-	}
+	gives(t, p, want, 1e-5, x, w1, w2)
 	report, err := p.Collectives()
 	if err != nil {
 		t.Fatal(err)
@@ -197,19 +203,7 @@ func TestSecondGradients(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close()
-	got, err := p.Call(x, w)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i, name := range []string{"x", "w"} {
-		joined, err := got[i].Merge()
-		if err != nil {
-			t.Fatal(err)
-		}
-		if !joined.InDelta(want[i], 1e-2) { // of numbers in the thousands
-			t.Errorf("gradient of the penalty with respect to %s: %v, want %v", name, joined, want[i])
-		}
-	}
+	gives(t, p, want, 1e-2, x, w) // numbers in the thousands
 }
 
 // Programs do not change if a caller changes the slices that it passed.

@@ -340,7 +340,8 @@ func (s setting) test(t *testing.T) {
 		for i, op := range ops {
 			losses, gradients := 3*i+1, got[3*i+2]
 			difference := (floats.Sum(up[losses]) - floats.Sum(down[losses])) / (2 * h)
-			bound := 8*epsilon(dtypes.Float32)*floats.Sum(up[losses])/h + 4*eps*max(1, floats.Norm(gradients, math.Inf(1)))
+			bound := 8*epsilon(dtypes.Float32)*floats.Sum(up[losses])/h +
+				4*eps*max(1, floats.Norm(gradients, math.Inf(1)))
 			if op.round {
 				bound += 4 * eps * floats.Sum(up[losses]) / h // the values are rounded to the type
 			}

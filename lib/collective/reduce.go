@@ -20,34 +20,28 @@ const (
 	Product
 )
 
-// String returns the reduction's name.
-func (op Op) String() string {
-	if int(op) >= len(opNames) {
-		return fmt.Sprintf("Op(%d)", op)
-	}
-	return opNames[op]
+// reductions have the name of each, and XLA's operation; for Mean, which XLA does not have, the sum.
+var reductions = []struct {
+	name string
+	xla  compute.ReduceOpType
+}{
+	Sum: {"sum", compute.ReduceOpSum}, Mean: {"mean", compute.ReduceOpSum}, Max: {"max", compute.ReduceOpMax},
+	Min: {"min", compute.ReduceOpMin}, Product: {"product", compute.ReduceOpProduct},
 }
 
-var opNames = []string{"sum", "mean", "max", "min", "product"}
-
-// xla returns XLA's reduction; for Mean, which XLA does not have, the sum.
-func (op Op) xla() compute.ReduceOpType {
-	switch op {
-	case Sum, Mean:
-		return compute.ReduceOpSum
-	case Max:
-		return compute.ReduceOpMax
-	case Min:
-		return compute.ReduceOpMin
-	case Product:
-		return compute.ReduceOpProduct
+// String returns the reduction's name.
+func (op Op) String() string {
+	if int(op) >= len(reductions) {
+		return fmt.Sprintf("Op(%d)", op)
 	}
-	panic(fmt.Errorf("%v is not a reduction: use Sum, Mean, Max, Min or Product", op))
+	return reductions[op].name
 }
 
 // check panics if the reduction does not exist for x's type.
 func (op Op) check(x *graph.Node, operation string) {
-	op.xla()
+	if int(op) >= len(reductions) {
+		panic(fmt.Errorf("%v is not a reduction: use Sum, Mean, Max, Min or Product", op))
+	}
 	if op == Mean && !x.DType().IsFloat() {
 		panic(fmt.Errorf("%s: the mean of %v is not defined: convert it to a float, or use Sum", operation, x.DType()))
 	}
@@ -73,7 +67,7 @@ func AllReduceEach(xs []*graph.Node, op Op, axes ...string) []*graph.Node {
 	for _, x := range xs {
 		op.check(x, "AllReduce")
 	}
-	c := xla.Collective{Kind: xla.AllReduce, Reduce: op.xla(), Along: axes}
+	c := xla.Collective{Kind: xla.AllReduce, Reduce: reductions[op].xla, Along: axes}
 	switch op {
 	case Sum:
 		return c.Apply(xs...)
@@ -135,7 +129,7 @@ func ReduceScatter(x *graph.Node, op Op, axis int, axes ...string) *graph.Node {
 	if op != Sum && op != Mean {
 		return Part(AllReduce(x, op, axes...), axis, axes...)
 	}
-	y := xla.Collective{Kind: xla.ReduceScatter, Reduce: op.xla(), Axis: axis, Along: axes}.Apply(x)[0]
+	y := xla.Collective{Kind: xla.ReduceScatter, Reduce: reductions[op].xla, Axis: axis, Along: axes}.Apply(x)[0]
 	if op == Mean {
 		y = graph.DivScalar(y, float64(n))
 	}

@@ -1,6 +1,7 @@
 package trace_test
 
 import (
+	"cmp"
 	"math/rand/v2"
 	"reflect"
 	"slices"
@@ -29,6 +30,15 @@ func someTrace(random *rand.Rand) (t trace.Trace) {
 	}
 	sortTrace(t)
 	return t
+}
+
+// sortTrace puts a trace into the order that a recorder gives.
+func sortTrace(t trace.Trace) {
+	slices.SortStableFunc(t.Spans, func(a, b trace.Span) int {
+		return cmp.Or(cmp.Compare(a.Rank, b.Rank), cmp.Compare(a.Stream, b.Stream), cmp.Compare(a.Start, b.Start),
+			cmp.Compare(a.End, b.End))
+	})
+	slices.SortStableFunc(t.Counters, func(a, b trace.Counter) int { return cmp.Compare(a.At, b.At) })
 }
 
 func TestRangeAndShift(t *testing.T) {

@@ -15,20 +15,19 @@ func nest(spans []Span) (sorted []Span, track []int) {
 	})
 	var open [][]time.Duration // by track, when the spans end that the next one may lie in: the innermost last
 	for i, s := range sorted {
-		at := slices.IndexFunc(open, func(ends []time.Duration) bool {
-			for len(ends) > 0 && ends[len(ends)-1] <= s.Start {
-				ends = ends[:len(ends)-1]
+		at := 0
+		for ; at < len(open); at++ {
+			for n := len(open[at]); n > 0 && open[at][n-1] <= s.Start; n-- {
+				open[at] = open[at][:n-1]
 			}
-			return len(ends) == 0 || s.End <= ends[len(ends)-1]
-		})
-		if at < 0 {
-			at, open = len(open), append(open, nil)
+			if n := len(open[at]); n == 0 || s.End <= open[at][n-1] {
+				break
+			}
 		}
-		ends := open[at]
-		for len(ends) > 0 && ends[len(ends)-1] <= s.Start {
-			ends = ends[:len(ends)-1]
+		if at == len(open) {
+			open = append(open, nil)
 		}
-		open[at], track[i] = append(ends, s.End), at
+		open[at], track[i] = append(open[at], s.End), at
 	}
 	return sorted, track
 }

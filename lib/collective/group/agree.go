@@ -1,6 +1,9 @@
 package group
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // maxCompared is the largest group whose ranks' buffers are compared pairwise.
 const maxCompared = 64
@@ -27,26 +30,30 @@ func (s *shared) agree(seq uint64) *Failure {
 
 // odd is the failure of ranks that disagree.
 func (s *shared) odd(seq uint64) *Failure {
-	right, most := 0, 0
-	for rank := range s.calls {
+	rank, right := Odd(s.calls, func(a, b Call) bool { return a.agrees(&b) })
+	return &Failure{Rank: rank, Kind: s.calls[right].Kind, Seq: seq,
+		Reason: fmt.Sprintf("called %v where rank %d called %v", &s.calls[rank], right, &s.calls[right])}
+}
+
+// Odd returns the first rank whose call differs from that of most ranks, and the first of those; -1 if all agree. It is
+// for implementations of [Group].
+func Odd[C any](calls []C, agree func(a, b C) bool) (rank, right int) {
+	most := 0
+	for i, call := range calls {
 		like := 0
-		for other := range s.calls {
-			if s.calls[other].agrees(&s.calls[rank]) {
+		for _, other := range calls {
+			if agree(call, other) {
 				like++
 			}
 		}
+		if like == len(calls) {
+			return -1, 0
+		}
 		if like > most {
-			right, most = rank, like
+			right, most = i, like
 		}
 	}
-	want := &s.calls[right]
-	for rank := range s.calls {
-		if call := &s.calls[rank]; !call.agrees(want) {
-			return &Failure{Rank: rank, Kind: want.Kind, Seq: seq,
-				Reason: fmt.Sprintf("called %v where rank %d called %v", call, right, want)}
-		}
-	}
-	return nil
+	return slices.IndexFunc(calls, func(c C) bool { return !agree(c, calls[right]) }), right
 }
 
 // oddCounts is the failure of the rank whose counts disagree with most others'; in a tie, of the one that sends.

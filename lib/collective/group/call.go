@@ -2,6 +2,7 @@ package group
 
 import (
 	"context"
+	"slices"
 	"unsafe"
 )
 
@@ -70,6 +71,25 @@ func AllToAllV[T Element](ctx context.Context, g Group, in, out []T, inCounts, o
 
 // Barrier returns when every rank has called it.
 func Barrier(ctx context.Context, g Group) error { return g.Do(ctx, BarrierCall()) }
+
+// Exchange is an all-gather of messages of any length: it returns every rank's message, in the order of the ranks.
+func Exchange(ctx context.Context, g Group, own []byte) ([][]byte, error) {
+	sizes := make([]int64, g.Size())
+	if err := AllGather(ctx, g, []int64{int64(len(own))}, sizes); err != nil {
+		return nil, err
+	}
+	padded := make([]byte, max(1, slices.Max(sizes)))
+	copy(padded, own)
+	all := make([]byte, len(padded)*g.Size())
+	if err := AllGather(ctx, g, padded, all); err != nil {
+		return nil, err
+	}
+	messages := make([][]byte, g.Size())
+	for i := range messages {
+		messages[i] = all[i*len(padded):][:sizes[i]]
+	}
+	return messages, nil
+}
 
 // SendCall is [Send] as a [Call], for [Group.Start].
 func SendCall[T Element](buf []T, to int) Call {

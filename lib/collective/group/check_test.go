@@ -29,22 +29,24 @@ func TestCheck(t *testing.T) {
 		{"no memory", Call{Kind: KindBroadcast, In: Buffer{nil, 3}, Out: Buffer{nil, 3}}, "a buffer of 3 elements at"},
 		{"less than nothing", Call{Kind: KindSend, In: Buffer{unsafe.Pointer(&a[0]), -3}}, "a buffer of -3 elements"},
 		{"not in place", Call{Kind: KindAllReduce, In: bufferOf(a), Out: bufferOf(b)}, "all-reduce works in place"},
-		{"gather", gatherCall(b, nil, 0), ""},
-		{"gather at the root", gatherCall(b, a, 1), ""},
-		{"gather into nothing", gatherCall(b, nil, 1), "in has 4 elements and out 0; want 3 times as many"},
-		{"gather in place", gatherCall(a[4:8], a, 1), ""},
-		{"all-gather", allGatherCall(b, a), ""},
-		{"all-gather in place", allGatherCall(a[4:8], a), ""},
-		{"all-gather over another part", allGatherCall(a[0:4], a), "in shares memory with out, and is not part 1 of it"},
-		{"all-gather of the wrong size", allGatherCall(a, b), "in has 12 elements and out 4"},
-		{"scatter of the wrong size", scatterCall(b, b, 1), "out has 4 elements and in 4; want 3 times as many"},
-		{"scatter elsewhere", scatterCall(nil, b, 0), ""},
-		{"reduce-scatter", reduceScatterCall(a, b, Sum), ""},
-		{"reduce-scatter in place", reduceScatterCall(a, a[4:8], Sum), ""},
-		{"reduce-scatter over another part", reduceScatterCall(a, a[5:9], Sum), "out shares memory with in"},
-		{"all-to-all in place", allToAllCall(a, a), "does not work in place"},
-		{"all-to-all of two lengths", allToAllCall(a, b), "in has 12 elements and out 4"},
-		{"all-to-all of a remainder", allToAllCall(b, b[:4:4]), "want one length that 3 ranks divide"},
+		{"gather", callOf(KindGather, Sum, 0, b, nil), ""},
+		{"gather at the root", callOf(KindGather, Sum, 1, b, a), ""},
+		{"gather into nothing", callOf(KindGather, Sum, 1, b, nil), "in has 4 elements and out 0; want 3 times as many"},
+		{"gather in place", callOf(KindGather, Sum, 1, a[4:8], a), ""},
+		{"all-gather", callOf(KindAllGather, Sum, 0, b, a), ""},
+		{"all-gather in place", callOf(KindAllGather, Sum, 0, a[4:8], a), ""},
+		{"all-gather over another part", callOf(KindAllGather, Sum, 0, a[0:4], a),
+			"in shares memory with out, and is not part 1 of it"},
+		{"all-gather of the wrong size", callOf(KindAllGather, Sum, 0, a, b), "in has 12 elements and out 4"},
+		{"scatter of the wrong size", callOf(KindScatter, Sum, 1, b, b),
+			"out has 4 elements and in 4; want 3 times as many"},
+		{"scatter elsewhere", callOf(KindScatter, Sum, 0, nil, b), ""},
+		{"reduce-scatter", callOf(KindReduceScatter, Sum, 0, a, b), ""},
+		{"reduce-scatter in place", callOf(KindReduceScatter, Sum, 0, a, a[4:8]), ""},
+		{"reduce-scatter over another part", callOf(KindReduceScatter, Sum, 0, a, a[5:9]), "out shares memory with in"},
+		{"all-to-all in place", callOf(KindAllToAll, Sum, 0, a, a), "does not work in place"},
+		{"all-to-all of two lengths", callOf(KindAllToAll, Sum, 0, a, b), "in has 12 elements and out 4"},
+		{"all-to-all of a remainder", callOf(KindAllToAll, Sum, 0, b, b[:4:4]), "want one length that 3 ranks divide"},
 		{"all-to-all-v", allToAllVCall(a, b, []int{0, 12, 0}, []int{1, 1, 2}), ""},
 		{"all-to-all-v without counts", allToAllVCall(a, b, nil, nil), "0 in-counts for 3 ranks"},
 		{"all-to-all-v of few counts", allToAllVCall(a, b, []int{12}, []int{4}), "1 in-counts for 3 ranks"},
@@ -110,24 +112,8 @@ func reduceCall[T Element](buf []T, op ReduceOp, root int) Call {
 	return callOf(KindReduce, op, root, buf, buf)
 }
 
-func gatherCall[T Element](in, out []T, root int) Call {
-	return callOf(KindGather, Sum, root, in, out)
-}
-
-func allGatherCall[T Element](in, out []T) Call { return callOf(KindAllGather, Sum, 0, in, out) }
-
-func scatterCall[T Element](in, out []T, root int) Call {
-	return callOf(KindScatter, Sum, root, in, out)
-}
-
-func reduceScatterCall[T Element](in, out []T, op ReduceOp) Call {
-	return callOf(KindReduceScatter, op, 0, in, out)
-}
-
-func allToAllCall[T Element](in, out []T) Call { return callOf(KindAllToAll, Sum, 0, in, out) }
-
 func allToAllVCall[T Element](in, out []T, inCounts, outCounts []int) Call {
-	call := allToAllCall(in, out)
+	call := callOf(KindAllToAll, Sum, 0, in, out)
 	call.InCounts, call.OutCounts = some(inCounts), some(outCounts)
 	return call
 }

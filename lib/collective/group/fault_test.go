@@ -27,11 +27,11 @@ var faultOps = []struct {
 	{"broadcast", func(int) []Call { return []Call{BroadcastCall(big(), 1)} }},
 	{"reduce", func(int) []Call { return []Call{reduceCall(big(), Sum, 1)} }},
 	{"all-reduce", func(int) []Call { return []Call{AllReduceCall(big(), Max)} }},
-	{"gather", func(int) []Call { return []Call{gatherCall(big(), big3(), 1)} }},
-	{"all-gather", func(int) []Call { return []Call{allGatherCall(big(), big3())} }},
-	{"scatter", func(int) []Call { return []Call{scatterCall(big3(), big(), 1)} }},
-	{"reduce-scatter", func(int) []Call { return []Call{reduceScatterCall(big3(), big(), Mean)} }},
-	{"all-to-all", func(int) []Call { return []Call{allToAllCall(big3(), big3())} }},
+	{"gather", func(int) []Call { return []Call{callOf(KindGather, Sum, 1, big(), big3())} }},
+	{"all-gather", func(int) []Call { return []Call{callOf(KindAllGather, Sum, 0, big(), big3())} }},
+	{"scatter", func(int) []Call { return []Call{callOf(KindScatter, Sum, 1, big3(), big())} }},
+	{"reduce-scatter", func(int) []Call { return []Call{callOf(KindReduceScatter, Mean, 0, big3(), big())} }},
+	{"all-to-all", func(int) []Call { return []Call{callOf(KindAllToAll, Sum, 0, big3(), big3())} }},
 	{"all-to-all-v", func(int) []Call {
 		counts := []int{len(big()), len(big()), len(big())}
 		return []Call{allToAllVCall(big3(), big3(), counts, counts)}

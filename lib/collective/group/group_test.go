@@ -17,6 +17,8 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
+var noLeaks = systest.NoLeaks
+
 // TestNoAllocation: a call that is not started in the background allocates nothing, large or small.
 func TestNoAllocation(t *testing.T) {
 	if raceEnabled {
@@ -32,9 +34,9 @@ func TestNoAllocation(t *testing.T) {
 			if r%2 == 1 {
 				message = RecvCall(other, r^1)
 			}
-			calls[r] = []Call{message, AllReduceCall(whole, Sum), reduceScatterCall(whole, part, Max),
-				allGatherCall(part, whole), allToAllCall(whole, other), BroadcastCall(whole, 2),
-				AllReduceCall(halves, Mean), BarrierCall()}
+			calls[r] = []Call{message, AllReduceCall(whole, Sum), callOf(KindReduceScatter, Max, 0, whole, part),
+				callOf(KindAllGather, Sum, 0, part, whole), callOf(KindAllToAll, Sum, 0, whole, other),
+				BroadcastCall(whole, 2), AllReduceCall(halves, Mean), BarrierCall()}
 		}
 		for i := range calls[0] {
 			var allocated float64

@@ -7,16 +7,17 @@ func widen(t Type, dst []float32, src []uint16) {
 	done := widenFast(t, dst, src)
 	src, dst = src[done:], dst[done:len(src)]
 	for i, x := range src {
-		sign, rest := uint32(x&0x8000)<<16, uint32(x&0x7fff)<<13
-		switch {
-		case t == BFloat16:
+		if t == BFloat16 {
 			dst[i] = math.Float32frombits(uint32(x) << 16)
-		case x&0x7c00 == 0x7c00: // an infinity or a NaN
-			dst[i] = math.Float32frombits(sign | rest | 0x7f800000)
-		default:
-			// The exponent, as float32 reads it, is 112 too small. A multiplication mends that for subnormal numbers too.
-			dst[i] = math.Float32frombits(sign | math.Float32bits(math.Float32frombits(rest)*0x1p112))
+			continue
 		}
+		sign, rest := uint32(x&0x8000)<<16, uint32(x&0x7fff)<<13
+		if x&0x7c00 == 0x7c00 { // an infinity or a NaN
+			dst[i] = math.Float32frombits(sign | rest | 0x7f800000)
+			continue
+		}
+		// The exponent, as float32 reads it, is 112 too small. A multiplication mends that, also for subnormal numbers.
+		dst[i] = math.Float32frombits(sign | math.Float32bits(math.Float32frombits(rest)*0x1p112))
 	}
 }
 

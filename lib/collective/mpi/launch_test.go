@@ -10,8 +10,8 @@ import (
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
-// envCase says which part a rank plays; it is set in the processes that mpirun
-// starts. They run the same test program, built with the tag mpi.
+// envCase says which part a rank plays; it is set in the processes that mpirun starts. They run this test program,
+// built with the tag mpi.
 const envCase = "SHARDBOOK_MPI_CASE"
 
 // folder is where the tests put what they all need.

@@ -4,7 +4,6 @@ package mpi
 
 import (
 	"fmt"
-	"slices"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
@@ -42,7 +41,7 @@ func (g *ranks) meet(t *task) error {
 
 // compare fails the group if the ranks' calls differ.
 func (g *ranks) compare(t *task, calls []head) error {
-	if rank, right := odd(calls); rank >= 0 {
+	if rank, right := group.Odd(calls, head.agrees); rank >= 0 {
 		t.Kind = calls[right].kind
 		return g.fail(t, rank, fmt.Sprintf("called %v where rank %d called %v", calls[rank], right, calls[right]), nil)
 	}
@@ -64,29 +63,6 @@ func (g *ranks) compare(t *task, calls []head) error {
 		}
 	}
 	return nil
-}
-
-// odd is the first rank whose call differs from that of most ranks, and the first of those; -1 if all calls agree.
-func odd(calls []head) (rank, right int) {
-	differs := func(from head) int {
-		return slices.IndexFunc(calls, func(c head) bool { return !c.agrees(from) })
-	}
-	if differs(calls[0]) < 0 {
-		return -1, 0
-	}
-	most := 0
-	for rank := range calls {
-		like := 0
-		for _, other := range calls {
-			if other.agrees(calls[rank]) {
-				like++
-			}
-		}
-		if like > most {
-			right, most = rank, like
-		}
-	}
-	return differs(calls[right]), right
 }
 
 // allCalled is whether every other rank has announced its next call.

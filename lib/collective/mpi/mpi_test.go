@@ -27,12 +27,8 @@ func TestExitStatus(t *testing.T) {
 		t.Errorf("exit status %d, want the ranks' own, 3", j.status)
 	}
 	for rank := range 4 {
-		j.mustSay(
-			t,
-			rank,
-			"all-reduce #1: rank 2 called broadcast (1048576 float32 from rank 2) where rank 0 called all-reduce (sum of 1048576 float32)",
-			"closed: <nil>",
-		)
+		j.mustSay(t, rank, "all-reduce #1: rank 2 called broadcast (1048576 float32 from rank 2) "+
+			"where rank 0 called all-reduce (sum of 1048576 float32)", "closed: <nil>")
 	}
 }
 
@@ -47,11 +43,8 @@ func TestRankIsKilled(t *testing.T) {
 	}
 	j = mpirun(t, 3, "killed at work", "--enable-recovery")
 	for _, rank := range []int{0, 1} {
-		j.mustSay(
-			t,
-			rank,
-			"all-reduce #2: rank 2 did not go on moving data within 3s (its last call here was all-reduce #2 (product of 33554432 float32))",
-		)
+		j.mustSay(t, rank, "all-reduce #2: rank 2 did not go on moving data within 3s "+
+			"(its last call here was all-reduce #2 (product of 33554432 float32))")
 	}
 }
 

@@ -27,7 +27,7 @@ type head struct {
 	typ      group.Type
 	op       group.ReduceOp
 	uneven   bool
-	cause    cause
+	cause    uint8 // of a failure
 	rank     int32 // of a failure: the rank at fault
 	peer     int32
 	textLen  int32
@@ -103,24 +103,16 @@ func (h head) String() string {
 	return call.String()
 }
 
-// cause is the cause of a failure that another rank reported, for errors.Is.
-type cause uint8
-
-const (
-	otherCause cause = iota
-	deadline
-	canceled
-)
-
-var causes = map[cause]error{deadline: context.DeadlineExceeded, canceled: context.Canceled}
+// causes are the causes of failures that other ranks are told of, for errors.Is; a notice has the index.
+var causes = [...]error{nil, context.DeadlineExceeded, context.Canceled}
 
 // failureNotice is the notice of a failure.
 func failureNotice(f *group.Failure) *notice {
 	n := &notice{head: head{what: aFailure, kind: f.Kind, seq: f.Seq, rank: int32(f.Rank)}}
 	n.textLen = int32(copy(n.text[:], f.Reason))
 	for c, err := range causes {
-		if errors.Is(f.Err, err) {
-			n.cause = c
+		if err != nil && errors.Is(f.Err, err) {
+			n.cause = uint8(c)
 		}
 	}
 	return n

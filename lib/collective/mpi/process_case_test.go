@@ -17,6 +17,13 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/mpi"
 )
 
+// reduce reports what becomes of an all-reduce with a deadline.
+func (r *rank) reduce(ctx context.Context, wait time.Duration, buf []float32, op group.ReduceOp) {
+	short, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	r.report("%v", group.AllReduce(short, r, buf, op))
+}
+
 // leaves has rank 2 close the job while the others go on.
 func leaves(ctx context.Context, r *rank) error {
 	if err := group.Barrier(ctx, r); err != nil {
@@ -41,9 +48,7 @@ func killed(ctx context.Context, r *rank) error {
 	if r.Rank() == 2 {
 		syscall.Kill(os.Getpid(), syscall.SIGKILL)
 	}
-	short, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	r.report("%v", group.AllReduce(short, r, make([]float32, 8), group.Sum))
+	r.reduce(ctx, time.Second, make([]float32, 8), group.Sum)
 	os.Exit(75)
 	return nil
 }
@@ -57,9 +62,7 @@ func killedAtWork(ctx context.Context, r *rank) error {
 	if r.Rank() == 2 {
 		time.AfterFunc(60*time.Millisecond, func() { syscall.Kill(os.Getpid(), syscall.SIGKILL) })
 	}
-	short, cancel := context.WithTimeout(ctx, 3*time.Second)
-	defer cancel()
-	r.report("%v", group.AllReduce(short, r, buf, group.Product))
+	r.reduce(ctx, 3*time.Second, buf, group.Product)
 	os.Exit(75)
 	return nil
 }
@@ -78,9 +81,7 @@ func cutOff(ctx context.Context, r *rank) error {
 	if err := network("down"); err != nil {
 		return err
 	}
-	short, cancel := context.WithTimeout(ctx, 2*time.Second)
-	defer cancel()
-	r.report("%v", group.AllReduce(short, r, make([]float32, 8), group.Sum))
+	r.reduce(ctx, 2*time.Second, make([]float32, 8), group.Sum)
 	if err := network("up"); err != nil {
 		return err
 	}
@@ -115,9 +116,7 @@ func exits(ctx context.Context, r *rank) error {
 	if r.Rank() == 2 {
 		r.Start(ctx, group.BroadcastCall(make([]float32, 1<<20), 2))
 	}
-	short, cancel := context.WithTimeout(ctx, time.Second)
-	defer cancel()
-	r.report("%v", group.AllReduce(short, r, make([]float32, 1<<20), group.Sum))
+	r.reduce(ctx, time.Second, make([]float32, 1<<20), group.Sum)
 	r.report("closed: %v", r.Close())
 	r.exit(3)
 	return nil

@@ -11,16 +11,15 @@ import (
 // pulse sends heartbeats to the other ranks while data moves. At the deadline they
 // distinguish ranks that have failed from ranks that wait for them.
 type pulse struct {
+	of    *ranks
 	sign  *head
-	size  int
-	rank  int
 	every time.Duration
 	next  time.Time
 }
 
 func (g *ranks) newPulse(b bound) *pulse {
 	every := max(b.until.Sub(b.started)/10, 50*time.Millisecond)
-	return &pulse{sign: &head{what: aSign}, size: g.size, rank: g.rank, every: every, next: time.Now().Add(every)}
+	return &pulse{of: g, sign: &head{what: aSign}, every: every, next: time.Now().Add(every)}
 }
 
 // beat sends a heartbeat if it is time for one, as part of the transfer.
@@ -30,8 +29,8 @@ func (p *pulse) beat(x *transfer) {
 		return
 	}
 	p.next = now.Add(p.every)
-	for to := range p.size {
-		if to != p.rank {
+	for to := range p.of.size {
+		if to != p.of.rank {
 			x.send(p.sign.bytes(), group.Uint8, to, tagNotice)
 		}
 	}

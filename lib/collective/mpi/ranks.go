@@ -37,7 +37,9 @@ func newRanks(name string, comm C.MPI_Comm, w *world) (*ranks, error) {
 	}
 	var err error
 	g.post, err = newPost(name, comm, g.rank, g.size)
-	w.join(g)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.groups = append(w.groups, g) // to close it with the world
 	return g, err
 }
 

@@ -85,13 +85,6 @@ func World(options ...Option) (*Job, error) {
 	return &Job{Group: g, world: w}, nil
 }
 
-// join adds a group, to close it with the world.
-func (w *world) join(g *ranks) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.groups = append(w.groups, g)
-}
-
 // whileOpen runs f unless the job is closed: MPI must not be called after its end.
 func (w *world) whileOpen(f func() error) error {
 	w.open.RLock()

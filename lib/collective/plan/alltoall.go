@@ -1,5 +1,7 @@
 package plan
 
+import "slices"
+
 // block is what one rank has for another.
 type block struct{ origin, target int }
 
@@ -12,40 +14,32 @@ type hop struct {
 // pairwise is the all-to-all with one partner a round: in round k rank r sends to
 // r+k and receives from r-k. Every block goes straight to its target; N-1 rounds.
 func pairwise(ranks int) [][]hop {
-	var s [][]hop
-	for k := 1; k < ranks; k++ {
-		var round []hop
+	s := make([][]hop, ranks-1)
+	for k := range s {
 		for r := range ranks {
-			to := (r + k) % ranks
-			round = append(round, hop{r, to, block{r, to}})
+			to := (r + k + 1) % ranks
+			s[k] = append(s[k], hop{r, to, block{r, to}})
 		}
-		s = append(s, round)
 	}
 	return s
 }
 
 // directly is pairwise in one round.
 func directly(ranks int) [][]hop {
-	var all []hop
-	for _, round := range pairwise(ranks) {
-		all = append(all, round...)
-	}
-	return [][]hop{all}
+	return [][]hop{slices.Concat(pairwise(ranks)...)}
 }
 
 // aroundTheRing uses the links of a ring alone: a block for the d-th rank to the right takes d hops, one in each of the
 // first d rounds. A rank sends N-1 blocks, then N-2, and so on down to one: N/2 times the bytes of pairwise.
 func aroundTheRing(ranks int) [][]hop {
-	var s [][]hop
-	for k := range ranks - 1 {
-		var round []hop
+	s := make([][]hop, ranks-1)
+	for k := range s {
 		for origin := range ranks {
 			for d := k + 1; d < ranks; d++ {
 				from, to := (origin+k)%ranks, (origin+k+1)%ranks
-				round = append(round, hop{from, to, block{origin, (origin + d) % ranks}})
+				s[k] = append(s[k], hop{from, to, block{origin, (origin + d) % ranks}})
 			}
 		}
-		s = append(s, round)
 	}
 	return s
 }

@@ -79,7 +79,7 @@ func (p *Plan) chunkOf(rank, slot int) int {
 
 func (p *Plan) checkRank(rank int, steps []Step) error {
 	round, local := 0, false
-	var sent, received map[int]bool
+	var moved map[int]Action // what happens to slots in the round
 	for i, s := range steps {
 		fail := func(format string, args ...any) error {
 			return fmt.Errorf("plan: %v: %s", where{rank, s}, fmt.Sprintf(format, args...))
@@ -89,7 +89,7 @@ func (p *Plan) checkRank(rank int, steps []Step) error {
 		}
 		if i == 0 || s.Round > round {
 			round, local = s.Round, false
-			sent, received = map[int]bool{}, map[int]bool{}
+			moved = map[int]Action{}
 		}
 		if s.Chunk < 0 || s.Chunk >= p.Chunks {
 			return fail("chunk %d of %d", s.Chunk, p.Chunks)
@@ -117,16 +117,15 @@ func (p *Plan) checkRank(rank int, steps []Step) error {
 				return fail("slot %d has the size of chunk %d, not %d", slot, c, s.Chunk)
 			}
 		}
-		switch {
-		case s.Action == Send && received[s.Slot], s.Action == Receive && sent[s.Slot]:
-			return fail("slot %d is both sent and received in the round", s.Slot)
-		case s.Action == Receive && received[s.Slot]:
-			return fail("slot %d is received twice in the round", s.Slot)
-		case s.Action == Send:
-			sent[s.Slot] = true
-		case s.Action == Receive:
-			received[s.Slot] = true
+		if s.Action > Receive {
+			continue
 		}
+		if was, seen := moved[s.Slot]; seen && was != s.Action {
+			return fail("slot %d is both sent and received in the round", s.Slot)
+		} else if seen && s.Action == Receive {
+			return fail("slot %d is received twice in the round", s.Slot)
+		}
+		moved[s.Slot] = s.Action
 	}
 	return nil
 }

@@ -35,12 +35,12 @@ func near(got time.Duration, want float64) bool {
 	return math.Abs(got.Seconds()-want) <= 0.6e-9+1e-12*want
 }
 
-// TestClosedForms compares plans with the closed forms of Thakur, Rabenseifner & Gropp 2005 and Chan et al. 2007, and of
-// the comment of Count: messages and bytes on the longest way, which cost that on a uniform network, and the rounds and
-// most bytes that a rank sends.
+// TestClosedForms compares plans with the closed forms of Thakur, Rabenseifner & Gropp 2005 and Chan et al. 2007, and
+// of the comment of Count: messages and bytes on the longest way, which cost that on a uniform network, and the rounds
+// and most bytes that a rank sends.
 func TestClosedForms(t *testing.T) {
 	for N := 2; N <= 16; N++ {
-		p, L := float64(N), float64(bits.Len(uint(N-1)))
+		p, L, half := float64(N), float64(bits.Len(uint(N-1))), float64(N/2)
 		elements := 720720 // 4 bytes each; a multiple of every N
 		n := float64(4 * elements)
 		for _, test := range []struct {
@@ -63,7 +63,7 @@ func TestClosedForms(t *testing.T) {
 			{plan.AllReduce, plan.Tree, 2 * L, 2 * L * n, 0, L * n, false},
 			{plan.AllReduce, plan.RecursiveDoubling, L, L * n, 0, 0, true},
 			{plan.AllReduce, plan.HalvingDoubling, 2 * L, 2 * (p - 1) / p * n, 0, 0, false},
-			{plan.AllReduce, plan.BidirectionalRing, 2 * (p - 1), 2 * (p - 1) / p * n, float64(2 * (N / 2)), 0, false},
+			{plan.AllReduce, plan.BidirectionalRing, 2 * (p - 1), 2 * (p - 1) / p * n, 2 * half, 0, false},
 			{plan.Gather, plan.Naive, p - 1, (p - 1) / p * n, 0, n / p, false},
 			{plan.Gather, plan.Tree, L, (p - 1) / p * n, 0, n / 2, true},
 			{plan.Scatter, plan.Naive, p - 1, (p - 1) / p * n, 0, 0, false},
@@ -243,7 +243,9 @@ func TestCostErrors(t *testing.T) {
 			t.Errorf("got error %v, want %q", err, want)
 		}
 	}
-	if _, err := p.Cost(plan.Uniform(nvlink), -10, 4); err == nil {
-		t.Error("-10 elements: no error")
+	for _, sizes := range [][2]int{{-10, 4}, {10, -4}} {
+		if _, err := p.Cost(plan.Uniform(nvlink), sizes[0], sizes[1]); err == nil {
+			t.Errorf("%d elements of %d bytes: no error", sizes[0], sizes[1])
+		}
 	}
 }

@@ -48,9 +48,11 @@ func (p *Plan) Held() ([][][]int, error) {
 	held := make([][][]int, len(pictures))
 	for i, picture := range pictures {
 		for _, row := range picture {
-			var ranks []int
-			for _, cell := range row {
-				ranks = append(ranks, cell.count())
+			ranks := make([]int, len(row))
+			for c, cell := range row {
+				if cell != nil {
+					ranks[c] = cell.count
+				}
 			}
 			held[i] = append(held[i], ranks)
 		}

@@ -24,32 +24,25 @@ func (g groups) member(group, j int) int { return group*g.size + j%g.width(group
 // all-reduce of hosts with fast links inside: reduce-scatter inside, all-reduce between, all-gather inside (Mikami et
 // al. 2018, "Massively distributed SGD", call it 2D-torus all-reduce).
 func (g groups) allGather() schedule {
-	var s schedule
 	count := g.count()
-	for k := range count - 1 {
-		var round []move
+	between, inside := make(schedule, count-1), make(schedule, g.size-1)
+	for k := range between {
 		for c := range g.ranks {
 			home, j := c/g.size, c%g.size
 			from, to := (home+k)%count, (home+k+1)%count
-			round = append(round, move{g.member(from, j), g.member(to, j), []int{c}})
+			between[k] = append(between[k], move{g.member(from, j), g.member(to, j), []int{c}})
 		}
-		s = append(s, round)
 	}
-	for k := range g.size - 1 {
-		var round []move
-		for group := range count {
-			if k >= g.width(group)-1 {
-				continue
-			}
+	for group := range count {
+		for k := range g.width(group) - 1 {
 			for c := range g.ranks {
 				// Where the chunk came in, modulo the group's width, as member takes it.
 				j := c % g.size % g.width(group)
-				round = append(round, move{g.member(group, j+k), g.member(group, j+k+1), []int{c}})
+				inside[k] = append(inside[k], move{g.member(group, j+k), g.member(group, j+k+1), []int{c}})
 			}
 		}
-		s = append(s, round)
 	}
-	return s.merge()
+	return append(between, inside...).merge()
 }
 
 // broadcast sends the data along a binomial tree of the groups' first ranks, and then along one inside each group, so

@@ -126,23 +126,3 @@ func FuzzParse(f *testing.F) {
 		}
 	})
 }
-
-func TestNames(t *testing.T) {
-	seen := map[string]bool{}
-	for _, op := range plan.Ops() {
-		seen[op.String()] = true
-		for _, algorithm := range plan.Algorithms(op) {
-			seen[algorithm.String()] = true
-		}
-	}
-	if len(seen) != 16 {
-		t.Errorf("%d names, want 8 of operations and 8 of algorithms: %v", len(seen), seen)
-	}
-	if plan.Algorithms(plan.Op(9)) != nil {
-		t.Error("an unknown operation has algorithms")
-	}
-	if got := fmt.Sprint(plan.Op(9), plan.Algorithm(9), plan.Action(9),
-		plan.Add); got != "Op(9) Algorithm(9) Action(9) add" {
-		t.Error(got)
-	}
-}

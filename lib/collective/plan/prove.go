@@ -162,10 +162,9 @@ func (p *Plan) proveRank(rank int, result []*term) error {
 				continue
 			}
 		}
-		want, origin := p.keeps(rank, c)
-		if want && (got == nil || got.left != nil || got.rank != origin.rank || got.chunk != origin.chunk) {
-			return fmt.Errorf("plan: rank %d ends with %v in slot %d, want %s%d",
-				rank, got, slot, letters(origin.rank), origin.chunk)
+		from, chunk, must := p.keeps(rank, c)
+		if must && (got == nil || got.left != nil || got.rank != from || got.chunk != chunk) {
+			return fmt.Errorf("plan: rank %d ends with %v in slot %d, want %s%d", rank, got, slot, letters(from), chunk)
 		}
 	}
 	return nil
@@ -182,23 +181,20 @@ func (p *Plan) promises(rank, c int) bool {
 	return true
 }
 
-// origin is one rank's contribution to a chunk.
-type origin struct{ rank, chunk int }
-
-// keeps reports whether slot c of a rank's result must hold one rank's contribution unchanged, and whose.
-func (p *Plan) keeps(rank, c int) (bool, origin) {
+// keeps reports whether slot c of a rank's result must hold one rank's contribution unchanged, and which.
+func (p *Plan) keeps(rank, c int) (from, chunk int, must bool) {
 	switch p.Op {
 	case Reduce:
-		return rank != p.Root, origin{rank, c} // only the root's data changes
+		return rank, c, rank != p.Root // only the root's data changes
 	case AllReduce, ReduceScatter:
-		return false, origin{}
+		return 0, 0, false
 	case Broadcast, Scatter:
-		return p.promises(rank, c), origin{p.Root, c}
+		return p.Root, c, p.promises(rank, c)
 	case AllToAll:
 		size := p.Chunks / p.Ranks
-		return true, origin{p.owner(c), rank*size + c%size}
+		return p.owner(c), rank*size + c%size, true
 	}
-	return p.promises(rank, c), origin{p.owner(c), c} // Gather and AllGather
+	return p.owner(c), c, p.promises(rank, c) // Gather and AllGather
 }
 
 // SameBits reports whether all ranks get bitwise equal results: whether they reduce each chunk in the same order.

@@ -1,5 +1,7 @@
 package plan
 
+import "math/bits"
+
 // Schedules that spread data, one for each algorithm. Most are used as they are and mirrored.
 
 // star is the naive way to spread data: the root, rank 0, sends to the others one after the other, a round each. carry
@@ -43,14 +45,12 @@ func subtree(v, end int) []int { return arc(v, end-v, end) }
 // each link in one direction. A rank sends 2(N-1)/N of the data in all, which is the least there is, in 2(N-1) rounds,
 // which is many (Patarasuk & Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations").
 func ring(ranks, way int) schedule {
-	var s schedule
-	for k := range ranks - 1 {
-		var round []move
+	s := make(schedule, ranks-1)
+	for k := range s {
 		for r := range ranks {
 			to, chunk := (r+way+ranks)%ranks, ((r-way*k)%ranks+ranks)%ranks
-			round = append(round, move{r, to, []int{chunk}})
+			s[k] = append(s[k], move{r, to, []int{chunk}})
 		}
-		s = append(s, round)
 	}
 	return s
 }
@@ -59,13 +59,11 @@ func ring(ranks, way int) schedule {
 // receives the next: 2N-2 rounds in all, and every rank but the last sends the data once (van de Geijn & Watts 1997,
 // "SUMMA", use such a pipeline). The mirror image is a pipelined reduce.
 func chain(ranks int) schedule {
-	var s schedule
-	for t := range 2*ranks - 2 {
-		var round []move
+	s := make(schedule, 2*ranks-2)
+	for t := range s {
 		for v := max(0, t-ranks+1); v <= min(t, ranks-2); v++ {
-			round = append(round, move{v, v + 1, []int{t - v}})
+			s[t] = append(s[t], move{v, v + 1, []int{t - v}})
 		}
-		s = append(s, round)
 	}
 	return s
 }
@@ -78,18 +76,16 @@ func chain(ranks int) schedule {
 // In the mirror image, a reduce-scatter, the sums of both halves of the ring meet at the chunk's own rank.
 func bothWays(ranks int) schedule {
 	right, left := ranks/2, (ranks-1)/2
-	var s schedule
-	for k := range right {
-		var round []move
+	s := make(schedule, right)
+	for k := range s {
 		for r := range ranks {
-			round = append(round, move{r, (r + 1) % ranks, []int{(r - k + ranks) % ranks}})
+			s[k] = append(s[k], move{r, (r + 1) % ranks, []int{(r - k + ranks) % ranks}})
 		}
-		if k < left {
-			for r := range ranks {
-				round = append(round, move{r, (r - 1 + ranks) % ranks, []int{(r + k) % ranks}})
+		for r := range ranks {
+			if k < left {
+				s[k] = append(s[k], move{r, (r - 1 + ranks) % ranks, []int{(r + k) % ranks}})
 			}
 		}
-		s = append(s, round)
 	}
 	return s
 }
@@ -114,13 +110,7 @@ func binomial(ranks int, carry func(v, end int) []int) schedule {
 }
 
 // ceilPower is the smallest power of two that is not below n.
-func ceilPower(n int) int {
-	p := 1
-	for p < n {
-		p *= 2
-	}
-	return p
-}
+func ceilPower(n int) int { return 1 << bits.Len(uint(n-1)) }
 
 // doubling is the all-gather in ⌈log2 N⌉ rounds: what a rank has doubles with each.
 //

@@ -3,7 +3,6 @@ package plan
 import (
 	"fmt"
 	"math/big"
-	"math/bits"
 	"strconv"
 	"strings"
 )
@@ -17,6 +16,7 @@ type term struct {
 	rank        int // of the origin, if left is nil
 	left, right *term
 	ranks       *big.Int // the set of contributing ranks, a bit each
+	count       int      // of them
 }
 
 type algebra struct {
@@ -36,8 +36,8 @@ func (a *algebra) id(key [3]int) int {
 
 // leaf is the contribution of a rank to a chunk.
 func (a *algebra) leaf(rank, chunk int) *term {
-	return &term{id: a.id([3]int{0, rank, chunk}), chunk: chunk, rank: rank, ranks: new(big.Int).SetBit(new(big.Int),
-		rank, 1)}
+	return &term{id: a.id([3]int{0, rank, chunk}), chunk: chunk, rank: rank, count: 1,
+		ranks: new(big.Int).SetBit(new(big.Int), rank, 1)}
 }
 
 // add refuses what can never become right again: a contribution that is added twice, and a sum of different chunks.
@@ -49,7 +49,8 @@ func (a *algebra) add(x, y *term) (*term, error) {
 		return nil, fmt.Errorf("the contribution of rank %d is in both %v and %v", both.TrailingZeroBits(), x, y)
 	}
 	id := a.id([3]int{1, min(x.id, y.id), max(x.id, y.id)})
-	return &term{id: id, chunk: x.chunk, left: x, right: y, ranks: new(big.Int).Or(x.ranks, y.ranks)}, nil
+	return &term{id: id, chunk: x.chunk, left: x, right: y, count: x.count + y.count,
+		ranks: new(big.Int).Or(x.ranks, y.ranks)}, nil
 }
 
 // missing is the first of the ranks that has not contributed, or -1.
@@ -60,18 +61,6 @@ func (t *term) missing(ranks int) int {
 		}
 	}
 	return -1
-}
-
-// count is the number of contributions, 0 for an empty slot.
-func (t *term) count() int {
-	if t == nil {
-		return 0
-	}
-	n := 0
-	for _, word := range t.ranks.Bits() {
-		n += bits.OnesCount(uint(word))
-	}
-	return n
 }
 
 // String is the sum in the order in which it was made, without parentheses: "a0+b0+c0".

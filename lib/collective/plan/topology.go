@@ -44,13 +44,8 @@ func Groups(size int, inside, between Link) Topology {
 func (t Topology) seconds(m message) (float64, error) {
 	link := t.Link(m.from, m.to)
 	if link.Latency < 0 || !(link.Bandwidth > 0) {
-		return 0, fmt.Errorf(
-			"plan: the link from rank %d to %d has latency %v and %v bytes/s: want at least 0, and above 0",
-			m.from,
-			m.to,
-			link.Latency,
-			link.Bandwidth,
-		)
+		return 0, fmt.Errorf("plan: the link from rank %d to %d has latency %v and %v bytes/s: want at least 0, and "+
+			"above 0", m.from, m.to, link.Latency, link.Bandwidth)
 	}
 	return link.Latency.Seconds() + float64(m.bytes)/link.Bandwidth, nil
 }

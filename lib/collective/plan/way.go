@@ -38,9 +38,8 @@ func (p *Plan) For(ranks int, ops ...Op) ([]*Plan, error) {
 	}
 	same, err := p.SameBits()
 	if err == nil && !same && p.Op == AllReduce {
-		err = errors.New(
-			"plan: ranks add in different orders, and would get different bits: have one rank add each chunk",
-		)
+		err = errors.New("plan: ranks add in different orders, and would get different bits: have one rank add " +
+			"each chunk")
 	}
 	if err != nil {
 		return nil, err
