@@ -7,6 +7,7 @@ package flash
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
@@ -42,37 +43,13 @@ func Attention(q, k, v *graph.Node, o Options) *graph.Node {
 	if c.engine() == CuDNN {
 		return c.cudnn()
 	}
-	out, _, _ := c.differentiable()
-	return out
-}
-
-// WithLogSumExp is Attention that also returns the log-sum-exp of each query's scores, (B,T,H) in float32 (float64 for
-// float64); it is −∞ for a query that sees no key. No gradient flows through the log-sum-exp.
-func WithLogSumExp(q, k, v *graph.Node, o Options) (out, logSumExp *graph.Node) {
-	c := newCall(q, k, v, o)
-	if c.engine() == CuDNN {
-		_, m, d := c.stopped().blocksForward(q.DType())
-		return c.cudnn(), logSumExpOf(m, d)
-	}
-	out, m, d := c.differentiable()
-	return out, logSumExpOf(graph.StopGradient(m), graph.StopGradient(d))
-}
-
-// differentiable calls forward, with backward as its gradient.
-func (c call) differentiable() (out, m, d *graph.Node) {
-	results := autodiff.Custom(c.inputs(), func(in []*graph.Node) []*graph.Node {
+	return autodiff.Custom(c.inputs(), func(in []*graph.Node) []*graph.Node {
 		out, m, d := c.with(in).forward(c.q.DType())
 		return []*graph.Node{out, m, d}
 	}, func(in, out, gradient []*graph.Node) []*graph.Node {
 		dq, dk, dv := c.with(in).backward(out[0], out[1], out[2], gradient[0])
 		return append([]*graph.Node{dq, dk, dv}, make([]*graph.Node, len(in)-3)...)
-	})
-	return results[0], results[1], results[2]
-}
-
-// logSumExpOf returns m + log(d), or −∞ for a query that sees no key.
-func logSumExpOf(m, d *graph.Node) *graph.Node {
-	return graph.Where(graph.Equal(d, graph.ZerosLike(d)), negInf(m), graph.Add(m, graph.Log(d)))
+	})[0]
 }
 
 func negInf(like *graph.Node) *graph.Node {
@@ -186,31 +163,25 @@ func (c call) statShape() shapes.Shape {
 }
 
 func (c call) check() error {
-	for _, x := range []*graph.Node{c.q, c.k, c.v} {
-		if x.Rank() != 4 || x.DType() != c.q.DType() {
+	q, k, v := c.q.Shape(), c.k.Shape(), c.v.Shape()
+	for _, x := range []shapes.Shape{q, k, v} {
+		if x.Rank() != 4 || x.DType != q.DType {
 			return fmt.Errorf("flash: queries are %s, keys %s, values %s: want (B,T,H,D), (B,S,K,D) and (B,S,K,E) of "+
-				"one type", c.q.Shape(), c.k.Shape(), c.v.Shape())
+				"one type", q, k, v)
 		}
 	}
 	b, s, kv := c.batch(), c.keys(), c.keyHeads()
-	if c.k.Shape().Dim(0) != b || c.v.Shape().Dim(0) != b || c.v.Shape().Dim(1) != s || c.v.Shape().Dim(2) != kv ||
-		c.k.Shape().Dim(3) != c.d() {
-		return fmt.Errorf("flash: queries are %s, keys %s, values %s: want (B,T,H,D), (B,S,K,D) and (B,S,K,E)",
-			c.q.Shape(), c.k.Shape(), c.v.Shape())
+	if !slices.Equal(k.Dimensions, []int{b, s, kv, c.d()}) || !slices.Equal(v.Dimensions, []int{b, s, kv, c.e()}) {
+		return fmt.Errorf("flash: queries are %s, keys %s, values %s: want (B,T,H,D), (B,S,K,D) and (B,S,K,E)", q, k, v)
 	}
-	for _, x := range []*graph.Node{c.q, c.k, c.v} {
-		if x.Shape().Size() == 0 {
-			return fmt.Errorf("flash: queries are %s, keys %s, values %s: none may be empty", c.q.Shape(), c.k.Shape(),
-				c.v.Shape())
-		}
+	if q.Size() == 0 || k.Size() == 0 || v.Size() == 0 {
+		return fmt.Errorf("flash: queries are %s, keys %s, values %s: none may be empty", q, k, v)
 	}
 	if c.heads()%kv != 0 {
 		return fmt.Errorf("flash: %d query heads are not a multiple of %d key heads", c.heads(), kv)
 	}
-	switch c.q.DType() {
-	case dtypes.Float32, dtypes.Float64, dtypes.BFloat16, dtypes.Float16:
-	default:
-		return fmt.Errorf("flash: queries are %s: want float32, float64, bfloat16 or float16", c.q.DType())
+	if !slices.Contains([]dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.BFloat16, dtypes.Float16}, q.DType) {
+		return fmt.Errorf("flash: queries are %s: want float32, float64, bfloat16 or float16", q.DType)
 	}
 	if (c.QuerySegments == nil) != (c.KeySegments == nil) {
 		return fmt.Errorf("flash: only one of QuerySegments and KeySegments is set: give both or none")

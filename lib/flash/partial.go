@@ -26,8 +26,8 @@ func Attend(q, k, v *graph.Node, o Options) Partial {
 // newPartialCall is newCall for engines that have partial results.
 func newPartialCall(q, k, v *graph.Node, o Options) call {
 	if o.Implementation == CuDNN {
-		panic(fmt.Errorf("flash: the implementation %q gives no partial results: leave Implementation empty, or give %q", string(CuDNN),
-			string(Blocks)))
+		panic(fmt.Errorf("flash: the implementation %q gives no partial results: leave Implementation empty, or "+
+			"give %q", string(CuDNN), string(Blocks)))
 	}
 	return newCall(q, k, v, o)
 }

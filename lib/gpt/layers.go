@@ -46,29 +46,24 @@ func (c Config) matmul(x, w *graph.Node) *graph.Node {
 // epsilon is added to the variance or mean square in normalizations.
 const epsilon = 1e-5
 
-// Normalize applies the normalization [Config.Norm] to x (…,C), with the parameters at a path. It computes in float32
+// Normalize applies the normalization [Config.Norm] to x (…,C), with the parameters g and b (C) at a path: LayerNorm,
+// (x−mean)/√(variance+epsilon)·g + b over the last axis (Ba, Kiros & Hinton 2016, "Layer Normalization"), or RMSNorm,
+// x/√(mean square+epsilon)·g (Zhang & Sennrich 2019, "Root Mean Square Layer Normalization"). It computes in float32
 // and returns x's type. It panics if the shapes do not fit.
 func (c Config) Normalize(p params.Nodes, at string, x *graph.Node) *graph.Node {
-	x32, g := precision.Widen(x), precision.Widen(p.Get(at+".g"))
-	if c.Norm == RMSNorm {
-		return graph.ConvertDType(rmsNormalize(x32, g), x.DType())
+	parameter := func(name string) *graph.Node {
+		return graph.ExpandLeftToRank(precision.Widen(p.Get(at+name)), x.Rank())
 	}
-	return graph.ConvertDType(layerNormalize(x32, g, precision.Widen(p.Get(at+".b"))), x.DType())
-}
-
-// layerNormalize returns (x−mean)/√(variance+epsilon)·g + b over the last axis of x (…,C), for a scale g and a bias b
-// (C) (Ba, Kiros & Hinton 2016, "Layer Normalization").
-func layerNormalize(x, g, b *graph.Node) *graph.Node {
-	centred := graph.Sub(x, graph.ReduceAndKeep(x, graph.ReduceMean, -1))
-	return graph.Add(rmsNormalize(centred, g), graph.ExpandLeftToRank(b, x.Rank()))
-}
-
-// rmsNormalize returns x/√(mean square+epsilon)·g over the last axis of x (…,C), for a scale g (C) (Zhang & Sennrich
-// 2019, "Root Mean Square Layer Normalization").
-func rmsNormalize(x, g *graph.Node) *graph.Node {
-	square := graph.ReduceAndKeep(graph.Square(x), graph.ReduceMean, -1) // (…,1)
-	y := graph.Div(x, graph.Sqrt(graph.AddScalar(square, epsilon)))
-	return graph.Mul(y, graph.ExpandLeftToRank(g, x.Rank()))
+	y := precision.Widen(x)
+	if c.Norm != RMSNorm {
+		y = graph.Sub(y, graph.ReduceAndKeep(y, graph.ReduceMean, -1))
+	}
+	square := graph.ReduceAndKeep(graph.Square(y), graph.ReduceMean, -1) // (…,1)
+	y = graph.Mul(graph.Div(y, graph.Sqrt(graph.AddScalar(square, epsilon))), parameter(".g"))
+	if c.Norm != RMSNorm {
+		y = graph.Add(y, parameter(".b"))
+	}
+	return graph.ConvertDType(y, x.DType())
 }
 
 // GELU returns ½x(1 + tanh(√(2/π)(x + 0.044715x³))), the tanh form of the Gaussian error linear unit (Hendrycks &
@@ -78,9 +73,6 @@ func GELU(x *graph.Node) *graph.Node {
 	return graph.Mul(graph.MulScalar(x, 0.5), graph.AddScalar(graph.Tanh(graph.MulScalar(cubic, math.Sqrt(2/math.Pi))),
 		1))
 }
-
-// siLU returns x·sigmoid(x) elementwise (Hendrycks & Gimpel 2016, §3; Ramachandran et al. 2017, "Swish").
-func siLU(x *graph.Node) *graph.Node { return graph.Mul(x, graph.Sigmoid(x)) }
 
 // activate applies the MLP's activation to the up projection or, gated, to the up and gate projections, each
 // (B,T,hidden).
@@ -94,7 +86,7 @@ func (c Config) activate(h []*graph.Node) *graph.Node {
 		case c.Activation == ReLU:
 			last = graph.Max(last, graph.ZerosLike(last))
 		case c.Gated:
-			last = siLU(last)
+			last = graph.Mul(last, graph.Sigmoid(last)) // SiLU (Hendrycks & Gimpel 2016, §3)
 		default:
 			last = GELU(last)
 		}
@@ -148,13 +140,10 @@ func rotate(x, positions *graph.Node) *graph.Node {
 			positions.Shape(), s))
 	}
 	half, x32 := s.Dim(3)/2, precision.Widen(x)
-	step := -2 * math.Log(rotaryBase) / float64(s.Dim(3))
-	// (1,D/2)
-	frequency := graph.Exp(graph.MulScalar(graph.Iota(x.Graph(), shapes.Make(x32.DType(), 1, half), 1), step))
-	// (T,D/2)
+	index := graph.Iota(x.Graph(), shapes.Make(x32.DType(), 1, half), 1)
+	frequency := graph.Exp(graph.MulScalar(index, -2*math.Log(rotaryBase)/float64(s.Dim(3)))) // (1,D/2)
 	angle := graph.Mul(graph.InsertAxes(graph.ConvertDType(positions, x32.DType()), -1), frequency)
-	// (1,T,1,D/2)
-	angle = graph.InsertAxes(angle, 0, 1)
+	angle = graph.InsertAxes(angle, 0, 1) // (T,D/2) to (1,T,1,D/2)
 	cos, sin := graph.Cos(angle), graph.Sin(angle)
 	a := graph.Slice(x32, graph.AxisRange().Spacer(), graph.AxisRange(0, half))
 	b := graph.Slice(x32, graph.AxisRange().Spacer(), graph.AxisRange(half))

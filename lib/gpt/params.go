@@ -91,27 +91,20 @@ func (c Config) Init() ([]*tensors.Tensor, error) {
 	values := make([]*tensors.Tensor, len(tree))
 	for i, s := range tree {
 		flat := make([]float32, s.Size())
-		fill(flat, s.Name, i)
+		switch {
+		case strings.HasSuffix(s.Name, ".g"):
+			for k := range flat {
+				flat[k] = 1
+			}
+		case !strings.HasSuffix(s.Name, ".b"):
+			for k := range flat {
+				u := float64(splitmix64(uint64(i)<<32+uint64(k))>>40) / (1 << 24) // in [0,1)
+				flat[k] = float32((2*u - 1) * 0.02 * math.Sqrt(3))
+			}
+		}
 		values[i] = tensors.FromFlatDataAndDimensions(flat, s.Shape.Dimensions...)
 	}
 	return values, nil
-}
-
-// fill sets the initial values of the parameter with an index.
-func fill(dst []float32, name string, index int) {
-	switch {
-	case strings.HasSuffix(name, ".g"):
-		for i := range dst {
-			dst[i] = 1
-		}
-	case strings.HasSuffix(name, ".b"):
-		clear(dst)
-	default:
-		for i := range dst {
-			u := float64(splitmix64(uint64(index)<<32+uint64(i))>>40) / (1 << 24) // in [0,1)
-			dst[i] = float32((2*u - 1) * 0.02 * math.Sqrt(3))
-		}
-	}
 }
 
 // splitmix64 returns the first output of the generator of that name seeded with x (Steele, Lea & Flood 2014, "Fast
