@@ -52,11 +52,15 @@ func (t Group) gatherColumns(x *graph.Node, ws []*graph.Node, matmul Matmul) []*
 		func(in, _, v []*graph.Node) []*graph.Node {
 			// The barrier keeps the compiler from merging both gathers, which would save the gathered x.
 			all := t.Enter(graph.StopGradient(graph.SchedulingBarrier(in[0], v[0])))
+			ws := in[1:]
+			for i, w := range ws { // each has its own gradient, even if it is computed from another
+				ws[i] = graph.Identity(graph.StopGradient(w))
+			}
 			toward := graph.ScalarZero(all.Graph(), all.DType()) // the scalar to differentiate
-			for i, y := range matmuls(all, in[1:], matmul) {
+			for i, y := range matmuls(all, ws, matmul) {
 				toward = graph.Add(toward, graph.ReduceAllSum(graph.Mul(y, graph.StopGradient(v[i]))))
 			}
-			gradients := graph.Gradient(toward, append([]*graph.Node{all}, in[1:]...)...)
+			gradients := graph.Gradient(toward, append([]*graph.Node{all}, ws...)...)
 			gradients[0] = t.Leave(gradients[0])
 			return gradients
 		})
