@@ -168,8 +168,7 @@ func (c call) blocksBackward(out, m, d, dOut *graph.Node) (dq, dk, dv *graph.Nod
 			dScores := graph.MulScalar(graph.Mul(weights, graph.Sub(dWeights, b.stats(delta, i))), c.Scale)
 			at := b.qs.start(i)
 			dq := graph.Add(part(s[0], at, b.qs.block), b.queriesOf(graph.Einsum("bkrs,bksd->bkrd", dScores, k)))
-			return []*graph.Node{put(s[0], dq, at),
-				graph.Add(s[1], graph.Einsum("bkrs,bkrd->bksd", dScores, q)),
+			return []*graph.Node{put(s[0], dq, at), graph.Add(s[1], graph.Einsum("bkrs,bkrd->bksd", dScores, q)),
 				graph.Add(s[2], graph.Einsum("bkrs,bkre->bkse", weights, dOut))}
 		})
 		at := b.ks.start(j)

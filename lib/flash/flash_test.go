@@ -207,8 +207,7 @@ func TestFarPositions(t *testing.T) {
 		p.fill(rand.New(rand.NewPCG(11, 2)), 1)
 		compare(t, []problem{p}, 1, func(*flash.Options) {})
 		compare(t, []problem{p}, 1, func(o *flash.Options) {
-			o.Implementation, o.Block = flash.Blocks,
-				flash.Block{Queries: 2, Keys: 3}
+			o.Implementation, o.Block = flash.Blocks, flash.Block{Queries: 2, Keys: 3}
 		})
 	}
 }

@@ -162,8 +162,7 @@ func (t Group) chunks(x *graph.Node, back int) []*graph.Node {
 // ordered joins chunks to x.
 func (t Group) ordered(chunks []*graph.Node, back int) *graph.Node {
 	return autodiff.Custom(chunks, func(in []*graph.Node) []*graph.Node {
-		return []*graph.Node{t.joinTokens(in,
-			back)}
+		return []*graph.Node{t.joinTokens(in, back)}
 	}, func(_, _, v []*graph.Node) []*graph.Node { return t.cutTokens(v[0], back) })[0]
 }
 

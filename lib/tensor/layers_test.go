@@ -26,8 +26,7 @@ func TestAlone(t *testing.T) {
 	p := onRanks(t, mesh, 0, 2, func(in []*graph.Node) []*graph.Node {
 		for _, group := range groups {
 			if same := []*graph.Node{group.Enter(in[0]), group.Leave(in[0]), group.Tokens(in[0], 1),
-				group.Replicated(in)[0],
-				group.SumCopies(in[0], 0, &params.Cut{})}; slices.ContainsFunc(same,
+				group.Replicated(in)[0], group.SumCopies(in[0], 0, &params.Cut{})}; slices.ContainsFunc(same,
 				func(x *graph.Node) bool { return x != in[0] }) {
 				t.Errorf("%+v adds nodes to the graph of one device", group)
 			}
