@@ -237,7 +237,7 @@ func (c Corpus) Batches(config Config, batch int) (*Batches, error) {
 		b.start = func(n uint64) int { return int(n * referenceStride % uint64(len(c.Text))) }
 		return b, nil
 	}
-	last := len(c.Text) - 1 - seq // where the last window starts
+	last := len(c.Text) - 1 - seq           // where the last window starts
 	windows := uint64((last+seq-1)/seq + 1) // in an epoch
 	b.start = func(n uint64) int {
 		return min(int(newOrder(windows, c.Seed, n/windows).at(n%windows))*seq, last)
