@@ -140,16 +140,11 @@ func (p pass) operands(n *graph.Node) (all []*graph.Node) {
 func (b backwardPass) with(others, values, nodes []*graph.Node) []*graph.Node {
 	now := newValues(others, values, "forLater", "BackwardFirst")
 	for _, n := range b.made {
-		if now[n] == nil && copied(n) {
+		// A node that cannot be copied is recomputed from the inputs, which is correct, if costly.
+		matmul := n.Type() == graph.NodeTypeDotGeneral || n.Type() == graph.NodeTypeConvGeneral
+		if now[n] == nil && n.NumOutputs() == 1 && (matmul || !costly(n)) {
 			now[n] = recomputed(n, now)
 		}
 	}
 	return current(nodes, now)
-}
-
-// copied reports whether a node can be copied. A node that cannot is recomputed from the inputs, which is correct, if
-// costly.
-func copied(n *graph.Node) bool {
-	matmul := n.Type() == graph.NodeTypeDotGeneral || n.Type() == graph.NodeTypeConvGeneral
-	return n.NumOutputs() == 1 && (matmul || !costly(n))
 }

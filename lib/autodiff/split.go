@@ -67,7 +67,11 @@ func (s Split) Saved(backend compute.Backend, in ...shapes.Shape) (saved []shape
 	}()
 	g := graph.NewGraph(backend, "")
 	defer g.Finalize()
-	_, values := s.Forward(parameters(g, in))
+	nodes := make([]*graph.Node, len(in))
+	for i, shape := range in {
+		nodes[i] = parameter(g, shape)
+	}
+	_, values := s.Forward(nodes)
 	for _, n := range values {
 		saved = append(saved, n.Shape())
 	}
@@ -86,48 +90,36 @@ func (s Split) again(in []*graph.Node) (p pass, v []*graph.Node, end func()) {
 	s.check(in)
 	like := in[0].Graph()
 	g := graph.NewGraph(like.Backend(), "")
-	if err := distribute(g, like); err != nil {
+	var err error
+	switch like.DistributedStrategy() {
+	case distributed.SPMD:
+		err = g.SetSPMD(like.DeviceMeshes()[0])
+	case distributed.AutoSharding:
+		err = g.SetAutoSharding(like.DeviceMeshes()...)
+	}
+	if err != nil {
 		g.Finalize()
 		panic(fmt.Errorf("autodiff: %w", err))
 	}
 	if prepare, ok := like.State(prepared{}).(func(*graph.Graph)); ok {
 		Prepare(g, prepare)
 	}
-	p = s.build(parameters(g, shapesOf(in)))
+	fresh := make([]*graph.Node, len(in))
+	for i, x := range in {
+		fresh[i] = parameter(g, x.Shape())
+	}
+	p = s.build(fresh)
 	v = make([]*graph.Node, len(p.out))
 	for i, y := range p.out {
 		if y.DType().IsFloat() {
-			v[i] = parameters(g, []shapes.Shape{y.Shape()})[0]
+			v[i] = parameter(g, y.Shape())
 		}
 	}
 	return p, v, g.Finalize
 }
 
-func parameters(g *graph.Graph, of []shapes.Shape) []*graph.Node {
-	nodes := make([]*graph.Node, len(of))
-	for i, shape := range of {
-		nodes[i] = graph.Parameter(g, g.UniqueName("split"), shape)
-	}
-	return nodes
-}
-
-func shapesOf(nodes []*graph.Node) []shapes.Shape {
-	of := make([]shapes.Shape, len(nodes))
-	for i, n := range nodes {
-		of[i] = n.Shape()
-	}
-	return of
-}
-
-// distribute sets a graph's mesh to that of another one.
-func distribute(g, like *graph.Graph) error {
-	switch like.DistributedStrategy() {
-	case distributed.SPMD:
-		return g.SetSPMD(like.DeviceMeshes()[0])
-	case distributed.AutoSharding:
-		return g.SetAutoSharding(like.DeviceMeshes()...)
-	}
-	return nil
+func parameter(g *graph.Graph, shape shapes.Shape) *graph.Node {
+	return graph.Parameter(g, g.UniqueName("split"), shape)
 }
 
 func (s Split) check(in []*graph.Node) {
@@ -278,7 +270,7 @@ func key(n *graph.Node, keys map[*graph.Node]uint64) uint64 {
 	if known, ok := keys[n]; ok {
 		return known
 	}
-	text, in := how(n), n.Inputs()
+	text, in := numbered.ReplaceAllString(n.String(), ""), n.Inputs()
 	if isOnce(n) { // its operands may differ from graph to graph
 		in = nil
 	}
@@ -292,9 +284,6 @@ func key(n *graph.Node, keys map[*graph.Node]uint64) uint64 {
 // numbered are the parts of a node's text that differ from graph to graph: the numbers of nodes and of called
 // functions.
 var numbered = regexp.MustCompile(`#\d+|Call\([^,]*`)
-
-// how says how a node is computed, without its operands.
-func how(n *graph.Node) string { return numbered.ReplaceAllString(n.String(), "") }
 
 func digest(text string) uint64 {
 	h := fnv.New64a()

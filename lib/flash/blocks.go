@@ -110,7 +110,7 @@ func (b blocks) over(s side, state []*graph.Node, body func(i *graph.Node,
 func (c call) blocksForward(of dtypes.DType) (out, m, d *graph.Node) {
 	b := c.blocks()
 	g, stat := c.q.Graph(), c.statistics()
-	seen := b.keysSeen(b.qs, b.ks)
+	seen := b.seenBy(1) // by queries
 	all := []*graph.Node{graph.Zeros(g, c.outShape(of)), graph.Zeros(g, c.statShape()), graph.Zeros(g, c.statShape())}
 	all = b.over(b.qs, all, func(i *graph.Node, all []*graph.Node) []*graph.Node {
 		g := i.Graph()
@@ -145,7 +145,7 @@ func (c call) blocksForward(of dtypes.DType) (out, m, d *graph.Node) {
 func (c call) blocksBackward(out, m, d, dOut *graph.Node) (dq, dk, dv *graph.Node) {
 	b := c.blocks()
 	g, stat := c.q.Graph(), c.statistics()
-	seeing := b.queriesSeeing(b.qs, b.ks)
+	seeing := b.seenBy(0) // of keys
 	as := func(x *graph.Node) *graph.Node { return graph.ConvertDType(x, stat) }
 	delta := graph.ReduceSum(graph.Mul(as(out), as(dOut)), -1) // (B,T,H)
 	// For a query that sees no key, m = ∞ gives weights of e^(−∞) = 0.
@@ -168,8 +168,7 @@ func (c call) blocksBackward(out, m, d, dOut *graph.Node) (dq, dk, dv *graph.Nod
 			dScores := graph.MulScalar(graph.Mul(weights, graph.Sub(dWeights, b.stats(delta, i))), c.Scale)
 			at := b.qs.start(i)
 			dq := graph.Add(part(s[0], at, b.qs.block), b.queriesOf(graph.Einsum("bkrs,bksd->bkrd", dScores, k)))
-			return []*graph.Node{put(s[0], dq, at),
-				graph.Add(s[1], graph.Einsum("bkrs,bkrd->bksd", dScores, q)),
+			return []*graph.Node{put(s[0], dq, at), graph.Add(s[1], graph.Einsum("bkrs,bkrd->bksd", dScores, q)),
 				graph.Add(s[2], graph.Einsum("bkrs,bkre->bkse", weights, dOut))}
 		})
 		at := b.ks.start(j)
@@ -272,17 +271,13 @@ func (s side) blocks(dims ...int) extent {
 // it does not see cost only time.
 type sight struct{ first, end *graph.Node }
 
-// keysSeen returns which blocks of keys each block of queries sees.
-func (m Mask) keysSeen(q, k side) sight { return m.seenBy(q, k, 1) }
-
-// queriesSeeing returns which blocks of queries see each block of keys.
-func (m Mask) queriesSeeing(q, k side) sight { return m.seenBy(q, k, 0) }
-
-func (m Mask) seenBy(q, k side, axis int) sight {
-	g, of := q.positions.Graph(), shapes.Make(dtypes.Int32, q.count, k.count)
+// seenBy returns which blocks of keys each block of queries sees (axis 1), or which blocks of queries see each block of
+// keys (axis 0).
+func (b blocks) seenBy(axis int) sight {
+	g, of := b.q.Graph(), shapes.Make(dtypes.Int32, b.qs.count, b.ks.count)
 	n := graph.Const(g, int32(of.Dim(axis)))
 	zero := graph.Const(g, int32(0))
-	seen := m.meet(q.blocks(q.count, 1), k.blocks(1, k.count))
+	seen := b.meet(b.qs.blocks(b.qs.count, 1), b.ks.blocks(1, b.ks.count))
 	if seen == nil {
 		all := shapes.Make(dtypes.Int32, of.Dim(1-axis))
 		return sight{graph.Zeros(g, all), graph.BroadcastToShape(n, all)}

@@ -34,8 +34,7 @@ const (
 
 	// CuDNN is cuDNN's fused attention on CUDA devices of compute capability 8.0 or later, called through GoMLX. It
 	// supports bfloat16 and float16, no mask or Causal with default positions, as many queries as keys, and heads of
-	// equal widths D and E that are multiples of 8 up to 128. It has no log-sum-exp; WithLogSumExp computes that with
-	// Blocks.
+	// equal widths D and E that are multiples of 8 up to 128.
 	CuDNN Implementation = "cudnn"
 )
 
@@ -69,11 +68,11 @@ func (c call) checkEngine() error {
 	case c.Implementation == CPU && c.q.DType() == dtypes.Float64:
 		return fmt.Errorf("flash: the implementation %q does not support float64: give %q", string(CPU), string(Blocks))
 	case c.Implementation == CuDNN && !c.onCUDA():
-		return fmt.Errorf("flash: the implementation %q needs a CUDA device: leave Implementation empty, or give %q", string(CuDNN),
-			string(Blocks))
+		return fmt.Errorf("flash: the implementation %q needs a CUDA device: leave Implementation empty, or give %q",
+			string(CuDNN), string(Blocks))
 	case c.Implementation == CuDNN && c.cudnnProblem() != "":
-		return fmt.Errorf("flash: the implementation %q cannot compute this: %s: leave Implementation empty, or give %q", string(CuDNN),
-			c.cudnnProblem(), string(Blocks))
+		return fmt.Errorf("flash: the implementation %q cannot compute this: %s: leave Implementation empty, or "+
+			"give %q", string(CuDNN), c.cudnnProblem(), string(Blocks))
 	}
 	return nil
 }

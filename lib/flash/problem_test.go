@@ -233,8 +233,8 @@ func (p problem) options(in nodes) flash.Options {
 }
 
 func (p problem) attention(in nodes, o flash.Options) nodes {
-	out, lse := flash.WithLogSumExp(in[0], in[1], in[2], o)
-	return p.results(in, out, lse)
+	part := flash.Attend(in[0], in[1], in[2], o)
+	return p.results(in, flash.Attention(in[0], in[1], in[2], o), graph.Add(part.M, graph.Log(part.D)))
 }
 
 // results are the output, the log-sum-exp, and the gradients for the output gradient dout.

@@ -46,8 +46,7 @@ func TestConfigValidate(t *testing.T) {
 			"gpt: Config.KVHeads is -1, which does not divide Config.Heads 3: choose a divisor, such as 1"},
 		{change(func(c *gpt.Config) { c.KVHeads = 6 }),
 			"gpt: Config.KVHeads is 6, which does not divide Config.Heads 3: choose a divisor, such as 3"},
-		{change(func(c *gpt.Config) { c.Hidden = -8 }),
-			"gpt: Config.Hidden is -8: set it to at least 1"},
+		{change(func(c *gpt.Config) { c.Hidden = -8 }), "gpt: Config.Hidden is -8: set it to at least 1"},
 		{change(func(c *gpt.Config) { c.Layers = 1 << 40 }),
 			"gpt: Config.Layers is 1099511627776: set it to at most 16384"},
 		{change(func(c *gpt.Config) { c.Width, c.Heads = math.MaxInt, math.MaxInt/2 }),
@@ -94,8 +93,7 @@ func TestPublishedSizes(t *testing.T) {
 			Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, NoBias: true}, 6738415616},
 		// huggingface.co/meta-llama/Meta-Llama-3-8B: 8 030 261 248 parameters.
 		{"Llama 3 8B", gpt.Config{Layers: 32, Width: 4096, Heads: 32, Seq: 8192, Vocab: 128256, Hidden: 14336,
-			KVHeads: 8,
-			Gated:   true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, NoBias: true}, 8030261248},
+			KVHeads: 8, Gated: true, Norm: gpt.RMSNorm, Positions: gpt.Rotary, NoBias: true}, 8030261248},
 	} {
 		if err := c.config.Validate(); err != nil {
 			t.Error(err)

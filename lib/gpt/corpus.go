@@ -200,7 +200,6 @@ func Reference() Corpus {
 type Batches struct {
 	text       []byte
 	batch, seq int
-	windows    int                // in an epoch
 	start      func(n uint64) int // the offset in the text of sequence n, counted from step 0
 }
 
@@ -235,14 +234,12 @@ func (c Corpus) Batches(config Config, batch int) (*Batches, error) {
 	}
 	b := &Batches{text: c.Text, batch: batch, seq: seq}
 	if c.cyclic {
-		b.windows = len(c.Text)
 		b.start = func(n uint64) int { return int(n * referenceStride % uint64(len(c.Text))) }
 		return b, nil
 	}
-	last := len(c.Text) - 1 - seq // where the last window starts
-	b.windows = (last+seq-1)/seq + 1
+	last := len(c.Text) - 1 - seq           // where the last window starts
+	windows := uint64((last+seq-1)/seq + 1) // in an epoch
 	b.start = func(n uint64) int {
-		windows := uint64(b.windows)
 		return min(int(newOrder(windows, c.Seed, n/windows).at(n%windows))*seq, last)
 	}
 	return b, nil
@@ -250,9 +247,6 @@ func (c Corpus) Batches(config Config, batch int) (*Batches, error) {
 
 // maxTokens is the largest number of tokens in a batch, 8 GiB as int32.
 const maxTokens = 1 << 31
-
-// Windows returns the number of sequences in an epoch.
-func (b *Batches) Windows() int { return b.windows }
 
 // Step returns the inputs and the targets of a step, each (B,T) int32. Steps count from 0; a negative step is an error.
 func (b *Batches) Step(step int) (inputs, targets *tensors.Tensor, err error) {

@@ -5,10 +5,12 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/compress"
+	"github.com/shardbook/shardbook/lib/noise"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
 )
@@ -46,29 +48,24 @@ func (c Config) matmul(x, w *graph.Node) *graph.Node {
 // epsilon is added to the variance or mean square in normalizations.
 const epsilon = 1e-5
 
-// Normalize applies the normalization [Config.Norm] to x (…,C), with the parameters at a path. It computes in float32
+// Normalize applies the normalization [Config.Norm] to x (…,C), with the parameters g and b (C) at a path: LayerNorm,
+// (x−mean)/√(variance+epsilon)·g + b over the last axis (Ba, Kiros & Hinton 2016, "Layer Normalization"), or RMSNorm,
+// x/√(mean square+epsilon)·g (Zhang & Sennrich 2019, "Root Mean Square Layer Normalization"). It computes in float32
 // and returns x's type. It panics if the shapes do not fit.
 func (c Config) Normalize(p params.Nodes, at string, x *graph.Node) *graph.Node {
-	x32, g := precision.Widen(x), precision.Widen(p.Get(at+".g"))
-	if c.Norm == RMSNorm {
-		return graph.ConvertDType(rmsNormalize(x32, g), x.DType())
+	parameter := func(name string) *graph.Node {
+		return graph.ExpandLeftToRank(precision.Widen(p.Get(at+name)), x.Rank())
 	}
-	return graph.ConvertDType(layerNormalize(x32, g, precision.Widen(p.Get(at+".b"))), x.DType())
-}
-
-// layerNormalize returns (x−mean)/√(variance+epsilon)·g + b over the last axis of x (…,C), for a scale g and a bias b
-// (C) (Ba, Kiros & Hinton 2016, "Layer Normalization").
-func layerNormalize(x, g, b *graph.Node) *graph.Node {
-	centred := graph.Sub(x, graph.ReduceAndKeep(x, graph.ReduceMean, -1))
-	return graph.Add(rmsNormalize(centred, g), graph.ExpandLeftToRank(b, x.Rank()))
-}
-
-// rmsNormalize returns x/√(mean square+epsilon)·g over the last axis of x (…,C), for a scale g (C) (Zhang & Sennrich
-// 2019, "Root Mean Square Layer Normalization").
-func rmsNormalize(x, g *graph.Node) *graph.Node {
-	square := graph.ReduceAndKeep(graph.Square(x), graph.ReduceMean, -1) // (…,1)
-	y := graph.Div(x, graph.Sqrt(graph.AddScalar(square, epsilon)))
-	return graph.Mul(y, graph.ExpandLeftToRank(g, x.Rank()))
+	y := precision.Widen(x)
+	if c.Norm != RMSNorm {
+		y = graph.Sub(y, graph.ReduceAndKeep(y, graph.ReduceMean, -1))
+	}
+	square := graph.ReduceAndKeep(graph.Square(y), graph.ReduceMean, -1) // (…,1)
+	y = graph.Mul(graph.Div(y, graph.Sqrt(graph.AddScalar(square, epsilon))), parameter(".g"))
+	if c.Norm != RMSNorm {
+		y = graph.Add(y, parameter(".b"))
+	}
+	return graph.ConvertDType(y, x.DType())
 }
 
 // GELU returns ½x(1 + tanh(√(2/π)(x + 0.044715x³))), the tanh form of the Gaussian error linear unit (Hendrycks &
@@ -78,9 +75,6 @@ func GELU(x *graph.Node) *graph.Node {
 	return graph.Mul(graph.MulScalar(x, 0.5), graph.AddScalar(graph.Tanh(graph.MulScalar(cubic, math.Sqrt(2/math.Pi))),
 		1))
 }
-
-// siLU returns x·sigmoid(x) elementwise (Hendrycks & Gimpel 2016, §3; Ramachandran et al. 2017, "Swish").
-func siLU(x *graph.Node) *graph.Node { return graph.Mul(x, graph.Sigmoid(x)) }
 
 // activate applies the MLP's activation to the up projection or, gated, to the up and gate projections, each
 // (B,T,hidden).
@@ -94,7 +88,7 @@ func (c Config) activate(h []*graph.Node) *graph.Node {
 		case c.Activation == ReLU:
 			last = graph.Max(last, graph.ZerosLike(last))
 		case c.Gated:
-			last = siLU(last)
+			last = graph.Mul(last, graph.Sigmoid(last)) // SiLU (Hendrycks & Gimpel 2016, §3)
 		default:
 			last = GELU(last)
 		}
@@ -148,13 +142,10 @@ func rotate(x, positions *graph.Node) *graph.Node {
 			positions.Shape(), s))
 	}
 	half, x32 := s.Dim(3)/2, precision.Widen(x)
-	step := -2 * math.Log(rotaryBase) / float64(s.Dim(3))
-	// (1,D/2)
-	frequency := graph.Exp(graph.MulScalar(graph.Iota(x.Graph(), shapes.Make(x32.DType(), 1, half), 1), step))
-	// (T,D/2)
+	index := graph.Iota(x.Graph(), shapes.Make(x32.DType(), 1, half), 1)
+	frequency := graph.Exp(graph.MulScalar(index, -2*math.Log(rotaryBase)/float64(s.Dim(3)))) // (1,D/2)
 	angle := graph.Mul(graph.InsertAxes(graph.ConvertDType(positions, x32.DType()), -1), frequency)
-	// (1,T,1,D/2)
-	angle = graph.InsertAxes(angle, 0, 1)
+	angle = graph.InsertAxes(angle, 0, 1) // (T,D/2) to (1,T,1,D/2)
 	cos, sin := graph.Cos(angle), graph.Sin(angle)
 	a := graph.Slice(x32, graph.AxisRange().Spacer(), graph.AxisRange(0, half))
 	b := graph.Slice(x32, graph.AxisRange().Spacer(), graph.AxisRange(half))
@@ -163,4 +154,74 @@ func rotate(x, positions *graph.Node) *graph.Node {
 		graph.Add(graph.Mul(b, cos), graph.Mul(a, sin)),
 	}, -1)
 	return graph.ConvertDType(turned, x.DType())
+}
+
+// Noise chooses which values dropout sets to zero. Whether a value is dropped depends only on the key, the place in the
+// model and the value's index in the full batch. So a rank that has a shard of the batch, and a pass that recomputes a
+// block, drop the same values as one device does in one pass.
+type Noise struct {
+	// Key is a uint32 scalar that chooses the random numbers. Use a new one for each step.
+	Key *graph.Node
+	// Row is the index of the first sequence in the full batch, a uint32 scalar; nil is 0.
+	Row *graph.Node
+
+	layer int
+}
+
+// forLayer returns the noise of a block; nil for nil.
+func (n *Noise) forLayer(i int) *Noise {
+	if n == nil {
+		return nil
+	}
+	return &Noise{Key: n.Key, Row: n.Row, layer: i + 1}
+}
+
+// site is a place where values are dropped.
+type site uint32
+
+const (
+	afterEmbedding site = iota
+	inAttention
+	afterAttention
+	afterMLP
+	sites
+)
+
+// dropTokens drops values of x (B,T,C), the device's tokens.
+func (c layers) dropTokens(x *graph.Node, n *Noise, at site) *graph.Node {
+	if n == nil || c.Dropout == 0 {
+		return x
+	}
+	axes := noise.Full(x.Shape().Dimensions)
+	axes[0] = noise.Rows(n.Row, x.Shape().Dim(0))
+	if !c.hasAllTokens() {
+		// with dropout, only tensor parallelism splits the tokens of a sequence
+		ranks := c.tensor.Size(x.Graph())
+		axes[1] = noise.Axis{Whole: axes[1].Whole * ranks, Index: c.tokenPositions(x.Graph(), axes[1].Whole*ranks)}
+	}
+	return c.drop(x, n, at, axes)
+}
+
+// dropWeights drops attention weights (B,K,T,H/K,T), of the device's heads.
+func (c layers) dropWeights(x *graph.Node, n *Noise) *graph.Node {
+	if n == nil || c.Dropout == 0 {
+		return x
+	}
+	axes := noise.Full(x.Shape().Dimensions)
+	axes[0] = noise.Rows(n.Row, x.Shape().Dim(0))
+	if !c.tensor.Alone() {
+		keys, queries := c.headIndices(x.Graph())
+		axes[1], axes[3] = noise.Axis{Whole: c.kvHeads(), Index: keys},
+			noise.Axis{Whole: c.Heads / c.kvHeads(), Index: queries}
+	}
+	return c.drop(x, n, inAttention, axes)
+}
+
+// drop is inverted dropout (Srivastava et al. 2014, "Dropout: A Simple Way to Prevent Neural Networks from
+// Overfitting"): it sets values of x (B,…) to zero with probability c.Dropout and scales the others so that the mean
+// stays. The axes say which indices of the full x the device has.
+func (c Config) drop(x *graph.Node, n *Noise, at site, axes []noise.Axis) *graph.Node {
+	bits := noise.BitsAt(n.Key, uint32(n.layer)*uint32(sites)+uint32(at), axes...)
+	kept := graph.GreaterOrEqual(bits, graph.Scalar(x.Graph(), dtypes.Uint32, uint32(c.Dropout*(1<<32))))
+	return graph.Where(kept, graph.MulScalar(x, 1/(1-c.Dropout)), graph.ZerosLike(x))
 }

@@ -153,8 +153,7 @@ func TestGraphPanics(t *testing.T) {
 func TestHalfPrecision(t *testing.T) {
 	random := rand.New(rand.NewPCG(21, 22))
 	c := gpt.Config{Layers: 1, Width: 8, Heads: 4, Seq: 6, Vocab: 11, KVHeads: 2, Hidden: 12, Gated: true,
-		Norm:      gpt.RMSNorm,
-		Positions: gpt.Rotary, Tied: true}
+		Norm: gpt.RMSNorm, Positions: gpt.Rotary, Tied: true}
 	w, plain := randomModel(c, random)
 	tokens, targets := randomTokens(random, 2, c.Seq, c.Vocab), randomTokens(random, 2, c.Seq, c.Vocab)
 	tree := c.Params()

@@ -110,15 +110,24 @@ func TestBitsAt(t *testing.T) {
 	}
 }
 
-// An index that is not a vector of 32-bit integers is an error.
-func TestBadIndex(t *testing.T) {
-	for _, index := range []*tensors.Tensor{tensors.FromValue(int32(1)), tensors.FromValue([]float32{1}),
-		tensors.FromValue([]int64{1}),
-		tensors.FromValue([][]int32{{1}})} {
-		if _, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+// A key that is not a uint32 scalar, and an index that is not a vector of 32-bit integers, is an error.
+func TestRefused(t *testing.T) {
+	key, index := tensors.FromScalar(uint32(1)), tensors.FromValue([]uint32{1})
+	for _, c := range []struct {
+		key, index *tensors.Tensor
+		want       string
+	}{
+		{index, index, "use a Uint32 scalar"},
+		{key, tensors.FromValue(int32(1)), "axis 0"},
+		{key, tensors.FromValue([]float32{1}), "axis 0"},
+		{key, tensors.FromValue([]int64{1}), "axis 0"},
+		{key, tensors.FromValue([][]int32{{1}}), "axis 0"},
+	} {
+		_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{noise.BitsAt(in[0], 0, noise.Axis{Whole: 4, Index: in[1]})}
-		}, tensors.FromScalar(uint32(1)), index); err == nil || !strings.Contains(err.Error(), "axis 0") {
-			t.Errorf("%s: error %v", index.Shape(), err)
+		}, c.key, c.index)
+		if err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("key %s, index %s: error %v, want %q", c.key.Shape(), c.index.Shape(), err, c.want)
 		}
 	}
 }
@@ -163,10 +172,8 @@ func TestKeys(t *testing.T) {
 	seen := map[uint32]bool{}
 	for _, seed := range []uint32{0, 1, 2, 3, 50549, 244002641, 0x9E3779B1, 1<<32 - 1} {
 		out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
-			return []*graph.Node{
-				noise.Key(seed, in[0])}
-		},
-			tensors.FromValue(steps)))
+			return []*graph.Node{noise.Key(seed, in[0])}
+		}, tensors.FromValue(steps)))
 		for i, key := range tensors.MustCopyFlatData[uint32](out[0]) {
 			if want := plain(plain(plain(seed)) ^ plain(uint32(i))); key != want {
 				t.Fatalf("seed %d, step %d: key %#x, want %#x", seed, i, key, want)
@@ -176,17 +183,6 @@ func TestKeys(t *testing.T) {
 	}
 	if len(seen) != 8*256 {
 		t.Errorf("%d different keys of %d", len(seen), 8*256)
-	}
-}
-
-func TestBadKey(t *testing.T) {
-	_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
-		return []*graph.Node{
-			noise.Bits(in[0], 0, nil, 3)}
-	},
-		tensors.FromValue([]uint32{1, 2}))
-	if err == nil || !strings.Contains(err.Error(), "use a Uint32 scalar") {
-		t.Errorf("error %v", err)
 	}
 }
 

@@ -160,8 +160,7 @@ func TestPartsRefused(t *testing.T) {
 			return optim.Flat{Length: 5, Offset: graph.Const(g, int32(0)), Sum: sum}
 		}, ""},
 		{optim.LAMB(1), func(g *graph.Graph) optim.Part {
-			return optim.Flat{Length: 5,
-				Offset: graph.Const(g, int32(0))}
+			return optim.Flat{Length: 5, Offset: graph.Const(g, int32(0))}
 		}, "set the Sum"},
 		{optim.LAMB(1), func(*graph.Graph) optim.Part { return optim.Flat{Length: 5, Sum: sum} }, "set Offset"},
 		{optim.LAMB(1), func(g *graph.Graph) optim.Part {

@@ -19,44 +19,6 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Recomputation under Checkpoint, with its communication, does not change the gradients.
-func TestCheckpoint(t *testing.T) {
-	const n = 3
-	mesh := must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
-	r := rand.New(rand.NewPCG(9, 1))
-	args := []any{random(r, 1, n, 2, 3, 4).tensor(), random(r, 1, n, 4, 2).tensor(), random(r, 1, n, 2, 4).tensor(),
-		random(r, 1, n, 4).tensor()}
-	for _, w := range variants {
-		p := onRanks(t, mesh, 0, 4, func(in []*graph.Node) []*graph.Node {
-			var out []*graph.Node
-			for _, checkpoint := range []bool{false, true} {
-				x := graph.Sin(in[0])
-				if checkpoint {
-					x = x.Checkpoint()
-				}
-				bias := w.group.Replicated(in[3:])[0]
-				x = pair(w.group, graph.Mul(x, graph.ExpandLeftToRank(bias, 3)), in[1], in[2])
-				x = pair(w.group, graph.Sin(x), in[1], in[2])
-				if checkpoint {
-					x = x.StopCheckpoint()
-				}
-				out = append(out, graph.Gradient(graph.ReduceAllSum(graph.Square(x)), in...)...)
-			}
-			return out
-		})
-		got := call(t, p, args...)
-		for i, want := range got[:4] {
-			var exact []float64
-			for _, v := range want {
-				exact = append(exact, float64(v))
-			}
-			if d := distance(t, w.name, got[4+i], exact, largest(exact)); !(d <= 0x1p-20) {
-				t.Errorf("%s: gradient %d under Checkpoint differs by %g of its largest value", w.name, i, d)
-			}
-		}
-	}
-}
-
 // A group along an axis of one device, and one with no axis, add nothing to the graph.
 func TestAlone(t *testing.T) {
 	mesh := must(devicetest.Open(t, 1).Mesh(xla.Axis("tensor", 1)))
@@ -64,8 +26,7 @@ func TestAlone(t *testing.T) {
 	p := onRanks(t, mesh, 0, 2, func(in []*graph.Node) []*graph.Node {
 		for _, group := range groups {
 			if same := []*graph.Node{group.Enter(in[0]), group.Leave(in[0]), group.Tokens(in[0], 1),
-				group.Replicated(in)[0],
-				group.SumCopies(in[0], 0, &params.Cut{})}; slices.ContainsFunc(same,
+				group.Replicated(in)[0], group.SumCopies(in[0], 0, &params.Cut{})}; slices.ContainsFunc(same,
 				func(x *graph.Node) bool { return x != in[0] }) {
 				t.Errorf("%+v adds nodes to the graph of one device", group)
 			}
