@@ -47,8 +47,8 @@ func TestCanaryNumbersAreExact(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses changes a canary's result: in the type that is checked every time, in one that is checked once, and in
-// a collective. Open rejects the plugin, names the canary, and no longer trusts the plugin.
+// TestOpenRefuses changes a canary's result: in the type that is checked every time, in one that is checked once, and
+// in a collective. Open rejects the plugin, names the canary, and no longer trusts the plugin.
 func TestOpenRefuses(t *testing.T) {
 	good := must(Open(Devices(2), Plugin("cpu")))(t)
 	defer good.Close()
