@@ -54,15 +54,13 @@ func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got [
 		return nil, fmt.Errorf("its collectives cannot be checked: %w", err)
 	}
 	var results []Canary
-	var wrong error
 	for _, g := range append(matmuls, collectives...) {
-		c := g.compare(spoil)
-		results = append(results, c)
-		if !c.OK() && wrong == nil {
-			wrong = fmt.Errorf("it computes wrongly: %v", c)
-		}
+		results = append(results, g.compare(spoil))
 	}
-	return results, wrong
+	if i := slices.IndexFunc(results, func(c Canary) bool { return !c.OK() }); i >= 0 {
+		return results, fmt.Errorf("it computes wrongly: %v", results[i])
+	}
+	return results, nil
 }
 
 // given is the result of a device, of type Float64, and the right one.

@@ -170,6 +170,7 @@ func (f *function) allReduce(c Collective, operands []compute.Value, groups [][]
 // onBits does an operation on integers with the operands' bits.
 func (f *function) onBits(c Collective, operands []compute.Value, groups [][]int) ([]compute.Value, error) {
 	c.Bits = false
+	m := &maker{f: f}
 	bits, types := make([]compute.Value, len(operands)), make([]dtypes.DType, len(operands))
 	for i, x := range operands {
 		types[i] = hloValue(x).Shape().DType
@@ -178,21 +179,19 @@ func (f *function) onBits(c Collective, operands []compute.Value, groups [][]int
 			return nil, fmt.Errorf("bits of %v: no integer has %d bytes: convert to a type of 1, 2, 4 or 8", types[i],
 				types[i].Size())
 		}
-		var err error
-		if bits[i], err = f.Bitcast(x, integer); err != nil {
-			return nil, err
-		}
+		bits[i] = m.of(f.Bitcast(x, integer))
+	}
+	if m.err != nil {
+		return nil, m.err
 	}
 	results, err := f.collective(c, bits, groups)
 	if err != nil {
 		return nil, err
 	}
 	for i := range results {
-		if results[i], err = f.Bitcast(results[i], types[i]); err != nil {
-			return nil, err
-		}
+		results[i] = m.of(f.Bitcast(results[i], types[i]))
 	}
-	return results, nil
+	return results, m.err
 }
 
 // integers has the unsigned integer type of each number of bytes.

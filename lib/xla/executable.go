@@ -38,7 +38,7 @@ func (e *executable) Execute(inputs []compute.Buffer, donate []bool,
 		}
 	}
 	for i, output := range outputs {
-		if outputs[i], err = e.backend.own(output); err != nil {
+		if outputs[i], err = e.backend.own(output, nil); err != nil {
 			return nil, err
 		}
 	}
@@ -60,14 +60,9 @@ func (m Memory) Total() int64 { return m.Arguments + m.Outputs - m.Aliased + m.T
 
 // memory returns XLA's memory statistics of a compiled program.
 func (e *executable) memory() Memory {
-	stats := loadedExecutable(e.Executable).OnDeviceMemoryUsageStats
-	return Memory{
-		Arguments: stats.Inputs,
-		Outputs:   stats.Outputs,
-		Aliased:   stats.Aliases,
-		Temporary: stats.Temporary,
-		Code:      stats.GeneratedCode,
-	}
+	m := loadedExecutable(e.Executable).OnDeviceMemoryUsageStats
+	return Memory{Arguments: m.Inputs, Outputs: m.Outputs, Aliased: m.Aliases, Temporary: m.Temporary,
+		Code: m.GeneratedCode}
 }
 
 // executableBytes limits the size of compiled programs in the cache folder.

@@ -198,17 +198,6 @@ func installGoXLA(system, dir string) error {
 // errNoPip is wrapped by errors of machines without pip.
 var errNoPip = errors.New("no Python with pip, nor one that can make an environment with it")
 
-// pythons lists the Python interpreters on the PATH.
-func pythons() []string {
-	var found []string
-	for _, name := range []string{"python3", "python"} {
-		if path, err := exec.LookPath(name); err == nil {
-			found = append(found, path)
-		}
-	}
-	return found
-}
-
 func imports(ctx context.Context, python, modules string) bool {
 	return exec.CommandContext(ctx, python, "-I", "-c", "import "+modules).Run() == nil
 }
@@ -216,13 +205,18 @@ func imports(ctx context.Context, python, modules string) bool {
 // pipPython returns a Python that has pip. If none has, as with Debian's own, it creates an environment with pip in the
 // folder.
 func pipPython(ctx context.Context, environment string) (string, error) {
-	for _, python := range pythons() {
-		if imports(ctx, python, "pip") {
+	var without []string
+	for _, name := range []string{"python3", "python"} {
+		python, err := exec.LookPath(name)
+		if err == nil && imports(ctx, python, "pip") {
 			return python, nil
+		}
+		if err == nil {
+			without = append(without, python)
 		}
 	}
 	err := errors.New("no python3 on the PATH")
-	for _, python := range pythons() {
+	for _, python := range without {
 		output, failed := exec.CommandContext(ctx, python, "-I", "-m", "venv", environment).CombinedOutput()
 		if failed == nil {
 			return filepath.Join(environment, "bin", "python"), nil
