@@ -50,8 +50,8 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(sum[:])[:16]
 }
 
-// identity returns a text that changes when the file does; "" if there is no file. Hashing 250 MB would take longer than
-// all canaries. The kernel sets the change time (ctime) at each write, and no program can set it back, unlike the
+// identity returns a text that changes when the file does; "" if there is no file. Hashing 250 MB would take longer
+// than all canaries. The kernel sets the change time (ctime) at each write, and no program can set it back, unlike the
 // modification time; a file that is moved here has another inode.
 func identity(path string) string {
 	var file unix.Stat_t

@@ -82,7 +82,7 @@ func (h *hlo) operations(c *computation, runs float64) (all []Operation) {
 			inside(runs*(turns+1), i.called[1]) // the condition
 		case kind == "conditional" || kind == "call" || kind == "async":
 			inside(runs, i.called...)
-		case !slices.Contains(free, kind) && !strings.HasSuffix(i.opcode, "-done") && !strings.HasSuffix(i.opcode, "-update"):
+		case !slices.Contains(free, kind) && !strings.HasSuffix(kind, "-done") && !strings.HasSuffix(kind, "-update"):
 			all = append(all, Operation{Module: h.name, Name: i.field("name").String(), Kind: kind, FLOPs: i.flops(),
 				Bytes: i.moved(), Runs: runs})
 		}
