@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/lib/native"
 )
 
@@ -35,9 +36,7 @@ const childEnv = "NATIVE_TEST_CHILD"
 var children = map[string]func(){
 	"answer": func() {
 		var answer func() int
-		_, err := native.Load(answerSource, native.WithCache(os.Getenv("NATIVE_TEST_CACHE")),
-			native.Bind("answer", &answer))
-		if err != nil {
+		if _, err := native.Load(answerSource, native.Bind("answer", &answer)); err != nil {
 			fmt.Println(err)
 			os.Exit(1)
 		}
@@ -46,7 +45,7 @@ var children = map[string]func(){
 	"crash": func() {
 		var crash func(*int32) int32
 		if _, err := native.Load(`int32_t crash(int32_t *p) { return *(volatile int32_t *)p; }`,
-			native.WithCache(os.Getenv("NATIVE_TEST_CACHE")), native.Bind("crash", &crash)); err != nil {
+			native.Bind("crash", &crash)); err != nil {
 			fmt.Println(err)
 			return
 		}
@@ -59,7 +58,7 @@ var children = map[string]func(){
 func child(t *testing.T, name, cacheDir string) *exec.Cmd {
 	t.Helper()
 	c := exec.CommandContext(t.Context(), os.Args[0])
-	c.Env = append(os.Environ(), childEnv+"="+name, "NATIVE_TEST_CACHE="+cacheDir)
+	c.Env = append(os.Environ(), childEnv+"="+name, cache.EnvDir+"="+cacheDir)
 	return c
 }
 

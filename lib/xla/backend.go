@@ -150,20 +150,13 @@ func (b *Backend) Close() {
 
 // BufferFromFlatData copies a flat slice to a device.
 func (b *Backend) BufferFromFlatData(device compute.DeviceNum, flat any, shape shapes.Shape) (compute.Buffer, error) {
-	inner, err := b.Backend.BufferFromFlatData(device, flat, shape)
-	if err != nil {
-		return nil, err
-	}
-	return b.own(inner)
+	return b.own(b.Backend.BufferFromFlatData(device, flat, shape))
 }
 
 // NewSharedBuffer makes a buffer whose memory Go and the device share. Only CPU devices support it.
 func (b *Backend) NewSharedBuffer(device compute.DeviceNum, shape shapes.Shape) (compute.Buffer, any, error) {
 	inner, flat, err := b.Backend.NewSharedBuffer(device, shape)
-	if err != nil {
-		return nil, nil, err
-	}
-	owned, err := b.own(inner)
+	owned, err := b.own(inner, err)
 	return owned, flat, err
 }
 

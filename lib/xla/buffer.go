@@ -3,6 +3,8 @@ package xla
 import (
 	"fmt"
 	"runtime"
+	"slices"
+	"sync"
 
 	"github.com/gomlx/compute"
 )
@@ -15,8 +17,11 @@ type buffer struct {
 	entry   *entry
 }
 
-// own wraps a buffer that go-xla made.
-func (b *Backend) own(inner compute.Buffer) (compute.Buffer, error) {
+// own wraps a buffer that go-xla made, or returns the error with which it did not.
+func (b *Backend) own(inner compute.Buffer, err error) (compute.Buffer, error) {
+	if err != nil {
+		return nil, err
+	}
 	shape, err := inner.Shape()
 	if err != nil {
 		return nil, err
@@ -36,11 +41,7 @@ func (b *buffer) Backend() compute.Backend { return b.backend }
 
 // CopyToDevice copies the buffer to another device of the same backend.
 func (b *buffer) CopyToDevice(device compute.DeviceNum) (compute.Buffer, error) {
-	inner, err := b.Buffer.CopyToDevice(device)
-	if err != nil {
-		return nil, err
-	}
-	return b.backend.own(inner)
+	return b.backend.own(b.Buffer.CopyToDevice(device))
 }
 
 // Finalize frees the buffer at once.
@@ -57,4 +58,79 @@ func (b *Backend) inner(of compute.Buffer) (compute.Buffer, error) {
 			"that runs the program", of)
 	}
 	return owned.Buffer, nil
+}
+
+// Live is the number and size of the live buffers on a device.
+type Live struct {
+	Buffers int
+	Bytes   int64 // without padding or the allocator's overhead
+}
+
+// ledger counts the live buffers of each device.
+type ledger struct {
+	mu   sync.Mutex
+	live []Live // by device
+	peak []int64
+
+	closed bool // whether the devices have been freed, with all buffers
+}
+
+// entry is one buffer in the ledger.
+type entry struct {
+	ledger *ledger
+	device int
+	bytes  int64
+	gone   bool
+}
+
+func newLedger(devices int) *ledger {
+	return &ledger{live: make([]Live, devices), peak: make([]int64, devices)}
+}
+
+func (l *ledger) add(device int, bytes int64) *entry {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.live[device].Buffers++
+	l.live[device].Bytes += bytes
+	l.peak[device] = max(l.peak[device], l.live[device].Bytes)
+	return &entry{ledger: l, device: device, bytes: bytes}
+}
+
+// remove removes the buffer from the ledger; a second call does nothing.
+func (e *entry) remove() {
+	e.ledger.mu.Lock()
+	defer e.ledger.mu.Unlock()
+	if e.gone {
+		return
+	}
+	e.gone = true
+	if e.ledger.closed {
+		return
+	}
+	e.ledger.live[e.device].Buffers--
+	e.ledger.live[e.device].Bytes -= e.bytes
+}
+
+// clear empties the ledger when its devices are freed.
+func (l *ledger) clear() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	clear(l.live)
+}
+
+// Live returns the live buffers on each device, by device number. A buffer is live until it is finalized, donated, or
+// garbage collected.
+func (b *Backend) Live() []Live {
+	b.ledger.mu.Lock()
+	defer b.ledger.mu.Unlock()
+	return slices.Clone(b.ledger.live)
+}
+
+// PeakBytes returns the largest size of the live buffers on each device since the backend was opened, by device number.
+// It does not include temporary buffers of running programs; see Memory.
+func (b *Backend) PeakBytes() []int64 {
+	b.ledger.mu.Lock()
+	defer b.ledger.mu.Unlock()
+	return slices.Clone(b.ledger.peak)
 }

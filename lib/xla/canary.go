@@ -2,6 +2,7 @@ package xla
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
@@ -53,15 +54,13 @@ func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got [
 		return nil, fmt.Errorf("its collectives cannot be checked: %w", err)
 	}
 	var results []Canary
-	var wrong error
 	for _, g := range append(matmuls, collectives...) {
-		c := g.compare(spoil)
-		results = append(results, c)
-		if !c.OK() && wrong == nil {
-			wrong = fmt.Errorf("it computes wrongly: %v", c)
-		}
+		results = append(results, g.compare(spoil))
 	}
-	return results, wrong
+	if i := slices.IndexFunc(results, func(c Canary) bool { return !c.OK() }); i >= 0 {
+		return results, fmt.Errorf("it computes wrongly: %v", results[i])
+	}
+	return results, nil
 }
 
 // given is the result of a device, of type Float64, and the right one.
@@ -71,6 +70,7 @@ type given struct {
 	want []float64
 }
 
+// compare counts the wrong values.
 func (g given) compare(spoil func(name string, got []float64)) Canary {
 	got, err := tensors.CopyFlatData[float64](g.got)
 	if err != nil {
@@ -79,7 +79,13 @@ func (g given) compare(spoil func(name string, got []float64)) Canary {
 	if spoil != nil {
 		spoil(g.name, got)
 	}
-	return compareValues(g.name, got, g.want)
+	c := Canary{Name: g.name, Of: len(g.want)}
+	for i, v := range g.want {
+		if i >= len(got) || got[i] != v { // true for NaN too
+			c.Wrong++
+		}
+	}
+	return c
 }
 
 // matmulCanaries checks, in each type, a matmul of two inputs and one with a broadcast constant, each summed over rows.
@@ -105,14 +111,11 @@ func matmulCanaries(b *Backend, types []dtypes.DType) ([]given, error) {
 	if err != nil {
 		return nil, err
 	}
-	halves := make([]float32, n*n)
-	for i := range halves {
-		halves[i] = half
-	}
+	sums, halves := columnSums(x, w), columnSums(x, slices.Repeat([]float32{half}, n*n))
 	var all []given
 	for i, t := range types {
-		all = append(all, given{fmt.Sprintf("%v matmul of two inputs, summed", t), got[2*i], columnSums(x, w)},
-			given{fmt.Sprintf("%v matmul with a constant, summed", t), got[2*i+1], columnSums(x, halves)})
+		all = append(all, given{fmt.Sprintf("%v matmul of two inputs, summed", t), got[2*i], sums},
+			given{fmt.Sprintf("%v matmul with a constant, summed", t), got[2*i+1], halves})
 	}
 	return all, nil
 }
@@ -215,15 +218,4 @@ func afterCollective(kind CollectiveKind, n int) []float64 {
 		}
 	}
 	return all
-}
-
-// compareValues counts the wrong values.
-func compareValues(name string, got, want []float64) Canary {
-	c := Canary{Name: name, Of: len(want)}
-	for i, v := range want {
-		if i >= len(got) || got[i] != v { // true for NaN too
-			c.Wrong++
-		}
-	}
-	return c
 }

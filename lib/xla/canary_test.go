@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -19,10 +20,7 @@ import (
 func TestCanaryNumbersAreExact(t *testing.T) {
 	const n = canarySide
 	x, w := canaryMatrix(7), canaryMatrix(5)
-	half := make([]float32, n*n)
-	for i := range half {
-		half[i] = 0.5
-	}
+	half := slices.Repeat([]float32{0.5}, n*n)
 	for name, b := range map[string][]float32{"inputs": w, "constant": half} {
 		var anything bool
 		for col := range n {
@@ -47,8 +45,8 @@ func TestCanaryNumbersAreExact(t *testing.T) {
 	}
 }
 
-// TestOpenRefuses changes a canary's result: in the type that is checked every time, in one that is checked once, and in
-// a collective. Open rejects the plugin, names the canary, and no longer trusts the plugin.
+// TestOpenRefuses changes a canary's result: in the type that is checked every time, in one that is checked once, and
+// in a collective. Open rejects the plugin, names the canary, and no longer trusts the plugin.
 func TestOpenRefuses(t *testing.T) {
 	good := must(Open(Devices(2), Plugin("cpu")))(t)
 	defer good.Close()
@@ -131,10 +129,7 @@ func TestBadFusionsAreRefused(t *testing.T) {
 // fusedWrongly counts the wrong values of matmuls that XLA has fused wrongly: with a constant, and then summed.
 func fusedWrongly(b *Backend) (wrong int, err error) {
 	const n, quarter = canarySide, 0.25
-	x, constants := canaryMatrix(3), make([]float32, n*n)
-	for i := range constants {
-		constants[i] = quarter
-	}
+	x, constants := canaryMatrix(3), slices.Repeat([]float32{quarter}, n*n)
 	got, err := graph.CallOnce(b, func(x *graph.Node) *graph.Node {
 		product := graph.Dot(x, graph.BroadcastToDims(graph.Scalar(x.Graph(), dtypes.Float32, quarter), n, n)).Product()
 		return graph.ConvertDType(graph.ReduceSum(product, 0), dtypes.Float64)

@@ -170,43 +170,32 @@ func (f *function) allReduce(c Collective, operands []compute.Value, groups [][]
 // onBits does an operation on integers with the operands' bits.
 func (f *function) onBits(c Collective, operands []compute.Value, groups [][]int) ([]compute.Value, error) {
 	c.Bits = false
+	m := &maker{f: f}
 	bits, types := make([]compute.Value, len(operands)), make([]dtypes.DType, len(operands))
 	for i, x := range operands {
 		types[i] = hloValue(x).Shape().DType
-		integer, err := integerOfSize(types[i].Size())
-		if err != nil {
-			return nil, fmt.Errorf("bits of %v: %w", types[i], err)
+		integer, ok := integers[types[i].Size()]
+		if !ok {
+			return nil, fmt.Errorf("bits of %v: no integer has %d bytes: convert to a type of 1, 2, 4 or 8", types[i],
+				types[i].Size())
 		}
-		if bits[i], err = f.Bitcast(x, integer); err != nil {
-			return nil, err
-		}
+		bits[i] = m.of(f.Bitcast(x, integer))
+	}
+	if m.err != nil {
+		return nil, m.err
 	}
 	results, err := f.collective(c, bits, groups)
 	if err != nil {
 		return nil, err
 	}
 	for i := range results {
-		if results[i], err = f.Bitcast(results[i], types[i]); err != nil {
-			return nil, err
-		}
+		results[i] = m.of(f.Bitcast(results[i], types[i]))
 	}
-	return results, nil
+	return results, m.err
 }
 
-// integerOfSize returns the unsigned integer type of a number of bytes.
-func integerOfSize(bytes int) (dtypes.DType, error) {
-	switch bytes {
-	case 1:
-		return dtypes.Uint8, nil
-	case 2:
-		return dtypes.Uint16, nil
-	case 4:
-		return dtypes.Uint32, nil
-	case 8:
-		return dtypes.Uint64, nil
-	}
-	return dtypes.InvalidDType, fmt.Errorf("no integer has %d bytes: convert to a type of 1, 2, 4 or 8", bytes)
-}
+// integers has the unsigned integer type of each number of bytes.
+var integers = map[int]dtypes.DType{1: dtypes.Uint8, 2: dtypes.Uint16, 4: dtypes.Uint32, 8: dtypes.Uint64}
 
 func (f *function) write(c Collective, x *stablehlo.Value, groups [][]int) (*stablehlo.Value, error) {
 	switch c.Kind {

@@ -49,7 +49,7 @@ type RefKind byte
 const (
 	RefInput RefKind = iota
 	RefOutput
-	RefCarried
+	refCarried
 	RefReceived
 )
 
@@ -100,7 +100,7 @@ func (c *Segments) Program(k int) func(in []*graph.Node) []*graph.Node {
 		beside := valueOf(given[0])
 		for i, v := range now.leave(of, given) {
 			graph.InternalBackendOutputs(out[i])[0] = newValue(beside, v)
-			if of.Out[i].Kind == RefCarried && out[i].IsScalar() {
+			if of.Out[i].Kind == refCarried && out[i].IsScalar() {
 				out[i] = graph.Reshape(out[i], 1)
 			}
 		}
@@ -252,11 +252,11 @@ func (c *cutting) take(k int, v *stablehlo.Value) {
 // carry adds a value to a program's outputs, for other programs.
 func (c *cutting) carry(k int, v *stablehlo.Value) Ref {
 	for n := range c.Carried {
-		if ref := (Ref{RefCarried, n}); c.values[ref].String() == v.String() {
+		if ref := (Ref{refCarried, n}); c.values[ref].String() == v.String() {
 			return ref
 		}
 	}
-	ref := Ref{RefCarried, len(c.Carried)}
+	ref := Ref{refCarried, len(c.Carried)}
 	c.Carried, c.values[ref] = append(c.Carried, shapeOfHLO(v)), v
 	c.Programs[k].Out = append(c.Programs[k].Out, ref)
 	return ref

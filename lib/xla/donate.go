@@ -43,8 +43,8 @@ func (p passed) check(c *compiled, i int, shard *tensors.Tensor) error {
 		return err
 	}
 	if j, again := p[shard]; again && (c.donates(i) || c.donates(j)) {
-		return fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may overwrite: give a copy",
-			j, i)
+		return fmt.Errorf("arguments %d and %d are the same tensor, whose memory the program may "+
+			"overwrite: give a copy", j, i)
 	}
 	p[shard] = i
 	return nil

@@ -59,8 +59,7 @@ func TestProductsOfFewRows(t *testing.T) {
 		}
 		operations := must(p.Operations())(t)
 		transposes := slices.ContainsFunc(operations, func(o Operation) bool {
-			return o.Kind == "transpose" ||
-				o.Kind == "fusion" || o.Kind == "copy"
+			return o.Kind == "transpose" || o.Kind == "fusion" || o.Kind == "copy"
 		})
 		if transposes != c.swapped {
 			t.Errorf("%s: transposed is %v, want %v: %+v", name, transposes, c.swapped, operations)

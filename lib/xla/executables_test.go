@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/testkernel"
@@ -46,9 +47,7 @@ func keep(t *testing.T, cache string, options ...xla.Option) (got kept) {
 	}, xla.In(sharded).Gives(sharded).Donates(0)))(t)
 	defer p.Close()
 	out := must(p.Call(counting(4 * testkernel.Part)))(t)
-	for _, shard := range out[0].Shards() {
-		got.sums = append(got.sums, shard.Value().([]float32)...)
-	}
+	got.sums = tensors.MustCopyFlatData[float32](whole(t, out...)[0])
 	got.memory, got.collectives, got.files = must(p.Memory())(t), len(must(p.Collectives())(t)), files()
 	return got
 }

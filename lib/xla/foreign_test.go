@@ -123,8 +123,8 @@ func TestKernelShapes(t *testing.T) {
 	}, tensors.FromFlatDataAndDimensions(x, rows, columns), 3, 0.5), y, sums)
 }
 
-// Calls of two kernels in one graph are distinguished, and constants are those of the graph before, between and after. A
-// function with a similar name is not a kernel.
+// Calls of two kernels in one graph are distinguished, and constants are those of the graph before, between and after.
+// A function with a similar name is not a kernel.
 func TestKernelsInOneGraph(t *testing.T) {
 	x := counting(70)
 	const turns = 12

@@ -51,12 +51,12 @@ func (b *Backend) MeshFrom(first int, axes ...MeshAxis) (*Mesh, error) {
 		}
 		names[i], sizes[i] = axis.Name, axis.Size
 		if free := b.info.Devices - first; axis.Size > free/devices { // cannot overflow
+			from := ""
 			if first > 0 {
-				return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices from number %d on: make it "+
-					"smaller, or open more with xla.Devices", axesString(axes), free, first)
+				from = fmt.Sprintf(" from number %d on", first)
 			}
-			return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices: make it smaller, or open "+
-				"more with xla.Devices", axesString(axes), free)
+			return nil, fmt.Errorf("mesh %s needs more than the backend's %d devices%s: make it smaller, or open more "+
+				"with xla.Devices", axesString(axes), free, from)
 		}
 		devices *= axis.Size
 	}
@@ -132,13 +132,7 @@ func (p Placement) String() string {
 // maxRank limits the tensor axes of a placement.
 const maxRank = 64
 
-func (p Placement) lastAxis() int {
-	last := -1
-	for axis := range p.split {
-		last = max(last, axis)
-	}
-	return last
-}
+func (p Placement) lastAxis() int { return slices.Max(append(slices.Collect(maps.Keys(p.split)), -1)) }
 
 // Spec returns the placement as GoMLX's sharding spec for the mesh. It returns an error for a mesh axis that does not
 // exist or a negative tensor axis.

@@ -141,9 +141,9 @@ func TestProgramEveryWorldSize(t *testing.T) {
 func TestProgramErrors(t *testing.T) {
 	b := devicetest.OpenOwn(t, 2)
 	mesh := must(b.Mesh(xla.Axis("data", 2)))(t)
-	identity := func(x *graph.Node) *graph.Node { return graph.Identity(x) }
-	fails(xla.Compile(mesh, identity, xla.In(xla.Replicated())))(t, "a layout without outputs")
-	fails(xla.Compile(mesh, identity, xla.In(xla.Shard(0, "tensor")).Gives(xla.Replicated())))(t, "an unknown mesh axis")
+	fails(xla.Compile(mesh, graph.Identity, xla.In(xla.Replicated())))(t, "a layout without outputs")
+	unknown := xla.In(xla.Shard(0, "tensor")).Gives(xla.Replicated())
+	fails(xla.Compile(mesh, graph.Identity, unknown))(t, "an unknown mesh axis", `no axis "tensor"`)
 	program := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node { panic("broken on purpose") },
 		xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 	fails(program.Memory())(t, "Memory before the first call")

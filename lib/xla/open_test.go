@@ -4,7 +4,6 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
@@ -71,16 +70,7 @@ func TestOpenErrors(t *testing.T) {
 			for name, value := range test.env {
 				t.Setenv(name, value)
 			}
-			b, err := xla.Open(test.options...)
-			if err == nil {
-				b.Close()
-				t.Fatal("no error")
-			}
-			for _, part := range test.want {
-				if !strings.Contains(err.Error(), part) {
-					t.Errorf("error %q does not say %q", err, part)
-				}
-			}
+			fails(xla.Open(test.options...))(t, "Open", test.want...)
 		})
 	}
 }
@@ -92,20 +82,14 @@ func TestHalfPrecisionIsHalf(t *testing.T) {
 		dtypes.Float16:  {float32(math.Inf(1)), 4096},
 		dtypes.BFloat16: {99_614_720, 4096},
 	} {
-		exec := must(graph.NewExec(devicetest.One(), func(x *graph.Node) []*graph.Node {
-			half := graph.ConvertDType(x, dtype)
+		out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+			half := graph.ConvertDType(in[0], dtype)
 			ones := graph.OnesLike(graph.BroadcastToDims(half, 4097))
 			return []*graph.Node{
 				graph.ConvertDType(graph.Square(half), dtypes.Float32),
 				graph.ConvertDType(graph.Dot(ones, ones).Product(), dtypes.Float32),
 			}
-		}))(t)
-		defer exec.Finalize()
-		out := must(exec.Call(float32(10000)))(t)
-		for i := range want {
-			if got := tensors.ToScalar[float32](out[i]); got != want[i] {
-				t.Errorf("%s: result %d is %g, want %g", dtype, i, got, want[i])
-			}
-		}
+		}, tensors.FromScalar(float32(10000))))(t)
+		same(t, dtype.String(), out, want[:1], want[1:])
 	}
 }

@@ -18,7 +18,7 @@ import (
 type Portable struct{ compiled }
 
 // CompilePortable makes a program of a graph function without collectives. The program may reuse the memory of the
-// donated inputs, counted from 0, for its outputs: see [Layout.Donates].
+// donated inputs, counted from 0, for its outputs: see [Shardings.Donates].
 func CompilePortable[F graph.ExecGraphFn](b *Backend, fn F, donated ...int) (*Portable, error) {
 	if b == nil {
 		return nil, errors.New("the backend is nil: open one with xla.Open")

@@ -21,10 +21,7 @@ import (
 func TestPortable(t *testing.T) {
 	const devices, steps = 4, 5
 	backend := devicetest.OpenOwn(t, devices)
-	program := must(xla.CompilePortable(backend, func(state,
-		by *graph.Node) *graph.Node {
-		return graph.Add(state, by)
-	}, 0))(t)
+	program := must(xla.CompilePortable(backend, graph.Add, 0))(t)
 	var all sync.WaitGroup
 	for device := range devices {
 		all.Go(func() {
@@ -59,12 +56,10 @@ func TestPortable(t *testing.T) {
 
 func TestPortableErrors(t *testing.T) {
 	backend, other := devicetest.OpenOwn(t, 2), devicetest.Open(t, 1)
-	program := must(xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node { return graph.Add(x, y) }, 0))(t)
+	program := must(xla.CompilePortable(backend, graph.Add, 0))(t)
 	fails(program.Memory())(t, "memory before a call")
-	fails(xla.CompilePortable(nil, func(x *graph.Node) *graph.Node { return x }))(t, "no backend")
-	put := func(b *xla.Backend, device int) *tensors.Tensor {
-		return must(b.Put([]float32{1, 2}, device))(t)
-	}
+	fails(xla.CompilePortable(nil, graph.Neg))(t, "no backend")
+	put := func(b *xla.Backend, device int) *tensors.Tensor { return must(b.Put([]float32{1, 2}, device))(t) }
 	here, there, elsewhere := put(backend, 0), put(backend, 1), put(other, 0)
 	for name, c := range map[string]struct {
 		device int
@@ -81,11 +76,9 @@ func TestPortableErrors(t *testing.T) {
 	} {
 		fails(program.Call(c.device, c.args...))(t, name, c.want)
 	}
-	if got := tensors.MustCopyFlatData[float32](here); !slices.Equal(got, []float32{1, 2}) { // nothing was donated
-		t.Errorf("%v after errors", got)
-	}
+	same(t, "after errors", []*tensors.Tensor{here}, []float32{1, 2}) // nothing was donated
 	fails(backend.Put([]float32{1}, -1))(t, "device -1")
-	fails(xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return x }, 1))(t, "a donated input that is not there")
+	fails(xla.CompilePortable(backend, graph.Neg, 1))(t, "a donated input that is not there")
 	program.Close()
 	fails(program.Call(0, here, here))(t, "closed", "closed")
 }
@@ -94,7 +87,7 @@ func TestPortableErrors(t *testing.T) {
 func TestPrepareOnClosed(t *testing.T) {
 	for range 3 {
 		backend := devicetest.OpenOwn(t, 1)
-		program := must(xla.CompilePortable(backend, func(x *graph.Node) *graph.Node { return graph.Tanh(x) }))(t)
+		program := must(xla.CompilePortable(backend, graph.Tanh))(t)
 		var all sync.WaitGroup
 		all.Go(backend.Close)
 		for range 8 {
@@ -122,13 +115,8 @@ func TestNoResults(t *testing.T) {
 		one := must(xla.CompilePortable(backend, fn))(t)
 		all := must(xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 		for range 2 { // the second would wait for the first
-			_, err := one.Call(0, float32(1))
-			_, err2 := all.Call(float32(1))
-			for _, err := range []error{err, err2} {
-				if err == nil || !strings.Contains(err.Error(), "returns no nodes") {
-					t.Errorf("%s: %v", name, err)
-				}
-			}
+			fails(one.Call(0, float32(1)))(t, name, "returns no nodes")
+			fails(all.Call(float32(1)))(t, name, "returns no nodes")
 		}
 		one.Close()
 		all.Close()
@@ -158,15 +146,10 @@ func TestPrepare(t *testing.T) {
 	for device := range 2 {
 		for range 2 {
 			x := must(backend.Put([]float32{1, 2, 3}, device))(t)
-			if out, err := program.Call(device, x, []float32{4, 5, 6}); err != nil ||
-				!slices.Equal(tensors.MustCopyFlatData[float32](out[0]), []float32{5, 7, 9}) {
-				t.Errorf("%v, %v", out, err)
-			}
+			same(t, "prepared", must(program.Call(device, x, []float32{4, 5, 6}))(t), []float32{5, 7, 9})
 		}
 	}
-	if err := program.Prepare(small, small); err != nil {
-		t.Error(err)
-	}
+	check(t, program.Prepare(small, small))
 	if n := built.Load(); n != before {
 		t.Errorf("built %d times, and %d more after it was prepared", before, n-before)
 	}

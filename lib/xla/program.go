@@ -57,7 +57,7 @@ func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Shardings) (*Program,
 	if m == nil {
 		return nil, errors.New("the mesh is nil: make one with Backend.Mesh")
 	}
-	for _, p := range append(append([]Placement{}, layout.In...), layout.Out...) {
+	for _, p := range slices.Concat(layout.In, layout.Out) {
 		if _, err := p.Spec(m.DeviceMesh); err != nil {
 			return nil, err
 		}
@@ -178,34 +178,21 @@ func (p *Program) place(i int, arg any) (on *dtensor.Tensor, ours bool, err erro
 
 // checkPlaced checks that a placed tensor is placed as the layout says for input i.
 func (p *Program) checkPlaced(i int, on *dtensor.Tensor) error {
-	want, err := placementOf(p.layout.In, i).Spec(p.mesh.DeviceMesh)
-	if err != nil {
-		return err
-	}
 	if on == nil || on.Mesh().String() != p.mesh.String() {
 		return fmt.Errorf("the tensor is on another mesh than the program's %v: place it on that", p.mesh)
 	}
-	if !samePlacement(on.ShardingSpec(), want, on.Shape().Rank()) {
+	placement := placementOf(p.layout.In, i)
+	want, err := placement.fullSpec(p.mesh.DeviceMesh, max(on.Shape().Rank(), placement.lastAxis()+1))
+	if err != nil {
+		return err
+	}
+	axes := make([]distributed.AxisSpec, len(want.Axes)) // axes that a spec does not mention are replicated
+	copy(axes, on.ShardingSpec().Axes)
+	if !slices.EqualFunc(axes, want.Axes, slices.Equal[distributed.AxisSpec]) {
 		return fmt.Errorf("the tensor is placed as %v, but the program needs %v: place it so, or change the layout",
 			on.ShardingSpec(), want)
 	}
 	return nil
-}
-
-// samePlacement compares two specs for a tensor of a rank; axes that a spec does not mention are replicated.
-func samePlacement(a, b *distributed.ShardingSpec, rank int) bool {
-	axis := func(s *distributed.ShardingSpec, i int) []string {
-		if i < len(s.Axes) {
-			return s.Axes[i]
-		}
-		return nil
-	}
-	for i := range rank {
-		if !slices.Equal(axis(a, i), axis(b, i)) {
-			return false
-		}
-	}
-	return true
 }
 
 // Prepare compiles the program for the arguments without running it or copying them, for example to read Memory first.
@@ -220,18 +207,7 @@ func (p *Program) Prepare(args ...any) (err error) {
 	}
 	shards := make([]shapes.Shape, len(args))
 	for i, arg := range args {
-		if on, ok := arg.(*dtensor.Tensor); ok {
-			if err := p.checkPlaced(i, on); err != nil {
-				return fmt.Errorf("argument %d: %w", i, err)
-			}
-			shards[i] = on.ShardShape()
-			continue
-		}
-		host, err := hostTensor(arg)
-		if err != nil {
-			return fmt.Errorf("argument %d: %w", i, err)
-		}
-		if shards[i], err = p.mesh.shardShape(host.Shape(), placementOf(p.layout.In, i)); err != nil {
+		if shards[i], err = p.shard(i, arg); err != nil {
 			return fmt.Errorf("argument %d: %w", i, err)
 		}
 	}
@@ -241,6 +217,21 @@ func (p *Program) Prepare(args ...any) (err error) {
 	}
 	p.last.Store(executableOf(g))
 	return nil
+}
+
+// shard returns the shape of argument i on one device.
+func (p *Program) shard(i int, arg any) (shard shapes.Shape, err error) {
+	if on, ok := arg.(*dtensor.Tensor); ok {
+		if err = p.checkPlaced(i, on); err == nil {
+			shard = on.ShardShape()
+		}
+		return shard, err
+	}
+	host, err := hostTensor(arg)
+	if err != nil {
+		return shard, err
+	}
+	return p.mesh.shardShape(host.Shape(), placementOf(p.layout.In, i))
 }
 
 // Close waits until none of the compiled programs runs, and frees them. Programs that are not closed are freed when

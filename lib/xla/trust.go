@@ -50,11 +50,9 @@ func digest(parts ...string) string {
 	return hex.EncodeToString(sum[:])[:16]
 }
 
-// identity returns a text that changes when the file does; "" if there is no file. Hashing the contents would read 250
-// MB at each opening, which takes longer than all canaries. The file's attributes are enough: the kernel sets the
-// change time (ctime) at each write, and no program can set it back, unlike the modification time; a file that is moved
-// here has another inode. A change is missed only if the clock was set back or the disk was written to below the file
-// system, and whoever can do that can also write to the folder of trusted plugins.
+// identity returns a text that changes when the file does; "" if there is no file. Hashing 250 MB would take longer
+// than all canaries. The kernel sets the change time (ctime) at each write, and no program can set it back, unlike the
+// modification time; a file that is moved here has another inode.
 func identity(path string) string {
 	var file unix.Stat_t
 	if unix.Stat(path, &file) != nil {

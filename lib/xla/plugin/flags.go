@@ -2,12 +2,13 @@ package plugin
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
-	"io"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
+
+	"golang.org/x/sys/unix"
 )
 
 // flag is an XLA flag that we set.
@@ -67,20 +68,36 @@ func contains(path, text string) (bool, error) {
 		return false, err
 	}
 	defer file.Close()
-	// Blocks overlap by the text's length, so that one cut in two is found.
-	block := make([]byte, 1<<20)
-	kept := 0
-	for {
-		n, err := io.ReadFull(file, block[kept:])
-		if bytes.Contains(block[:kept+n], []byte(text)) {
-			return true, nil
+	info, err := file.Stat()
+	if err != nil || info.Size() == 0 {
+		return false, err
+	}
+	content, err := unix.Mmap(int(file.Fd()), 0, int(info.Size()), unix.PROT_READ, unix.MAP_PRIVATE)
+	if err != nil {
+		return false, err
+	}
+	defer unix.Munmap(content)
+	return bytes.Contains(content, []byte(text)), nil
+}
+
+// cudaFlag is XLA's flag for the folder of the CUDA tools that it compiles with (ptxas, libdevice).
+const cudaFlag = "--xla_gpu_cuda_data_dir"
+
+// FindCUDA makes a CUDA plugin from pip use the compiler that pip installed with it (nvidia-cuda-nvcc), by setting
+// XLA_FLAGS of this process. It does nothing if there is no such compiler or the flag is set already; XLA then looks in
+// /usr/local/cuda, and fails to compile if there is no compiler either.
+func (p Plugin) FindCUDA() {
+	flags := os.Getenv("XLA_FLAGS")
+	if p.Platform != CUDA || strings.Contains(flags, cudaFlag) {
+		return
+	}
+	site := filepath.Dir(filepath.Dir(filepath.Dir(p.Path))) // site-packages/jax_plugins/xla_cuda13/xla_cuda_plugin.so
+	for _, pattern := range []string{"cu[0-9]*", "cuda_nvcc"} {
+		compilers, _ := filepath.Glob(filepath.Join(site, "nvidia", pattern, "nvvm", "libdevice"))
+		if len(compilers) > 0 {
+			folder := filepath.Dir(filepath.Dir(compilers[0]))
+			os.Setenv("XLA_FLAGS", strings.TrimSpace(flags+" "+cudaFlag+"="+folder))
+			return
 		}
-		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-			return false, nil
-		}
-		if err != nil {
-			return false, err
-		}
-		kept = copy(block, block[len(block)-len(text):])
 	}
 }

