@@ -42,15 +42,21 @@ func checkNames(series []Series) error {
 	if len(series) == 0 {
 		return errors.New("no series")
 	}
-	seen := map[string]bool{}
-	for i, s := range series {
-		if s.Name == "" && len(series) > 1 {
-			return fmt.Errorf("series %d has no name", i)
+	names := seriesNames(series)
+	if i := slices.Index(names, ""); i >= 0 && len(series) > 1 {
+		return fmt.Errorf("series %d has no name", i)
+	}
+	return checkDistinct("two series are named %q", names)
+}
+
+// checkDistinct refuses equal names: two series, rows or bars of one name cannot be told apart.
+func checkDistinct(format string, names []string) error {
+	seen := make(map[string]bool, len(names))
+	for _, name := range names {
+		if seen[name] {
+			return fmt.Errorf(format, name)
 		}
-		if seen[s.Name] {
-			return fmt.Errorf("two series are named %q", s.Name)
-		}
-		seen[s.Name] = true
+		seen[name] = true
 	}
 	return nil
 }

@@ -22,6 +22,14 @@ type buffer struct {
 	text bytes.Buffer
 }
 
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func (b *buffer) Write(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -62,9 +70,7 @@ func TestProcess(t *testing.T) {
 	p, err := Start("/bin/sh", []string{"-c", "trap 'echo saved; exit 7' USR1; echo ready; echo rank 1 lost >&2; " +
 		"while :; do sleep 0.01; done"},
 		&out, &noise, trouble)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	closed(t, "trouble", p.Trouble())
 	select {
 	case <-p.Done():
@@ -93,18 +99,12 @@ func TestKill(t *testing.T) {
 	p, err := Start("/bin/sh", []string{"-c", `setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; kill -STOP $$' ` +
 		file +
 		` & wait; sleep 1000`}, &out, &noise, trouble)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	soon(t, "a rank that runs", func() bool { _, err := os.Stat(file); return err == nil })
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	rank, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	p.Kill()
 	closed(t, "the end", p.Done())
 	if want := 128 + int(syscall.SIGKILL); p.Status() != want {
@@ -131,9 +131,7 @@ func TestKillMarkedOfOthers(t *testing.T) {
 		cmd.Env = []string{setting}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		// which returns when the process is another program, with its own environment
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, cmd.Start())
 		return cmd
 	}
 	const nobody = 65534
