@@ -55,25 +55,15 @@ func TestNewFindsTheProject(t *testing.T) {
 // notebook writes a notebook of code cells and returns its path.
 func notebook(t testing.TB, cells ...string) string {
 	t.Helper()
-	type cell struct {
-		CellType string         `json:"cell_type"`
-		ID       string         `json:"id"`
-		Metadata map[string]any `json:"metadata"`
-		Source   string         `json:"source"`
-		Outputs  []any          `json:"outputs"`
-		Count    *int           `json:"execution_count"`
-	}
-	file := map[string]any{
-		"nbformat": 4, "nbformat_minor": 5,
-		"metadata": map[string]any{"kernelspec": map[string]any{"name": kernel.Name, "display_name": "Go",
-			"language": "go"}},
-	}
-	var list []cell
+	var list []map[string]any
 	for i, source := range cells {
-		list = append(list, cell{"code", fmt.Sprintf("cell-%d", i), map[string]any{}, source, []any{}, nil})
+		list = append(list, map[string]any{"cell_type": "code", "id": fmt.Sprint("cell-", i), "source": source,
+			"metadata": map[string]any{}, "outputs": []any{}, "execution_count": nil})
 	}
-	file["cells"] = list
-	text, err := json.Marshal(file)
+	text, err := json.Marshal(map[string]any{
+		"nbformat": 4, "nbformat_minor": 5, "cells": list,
+		"metadata": map[string]any{"kernelspec": map[string]any{"name": kernel.Name, "display_name": "Go", "language": "go"}},
+	})
 	check(t, err)
 	path := filepath.Join(t.TempDir(), "test.ipynb")
 	check(t, os.WriteFile(path, text, 0o644))

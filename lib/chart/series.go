@@ -86,6 +86,4 @@ func checkNumbers(what string, values []float64, log bool) error {
 }
 
 // nearlyEqual reports whether low and high differ by little more than rounding: such an axis has no room for ticks.
-func nearlyEqual(low, high float64) bool {
-	return high-low <= 1e-9*max(math.Abs(low), math.Abs(high))
-}
+func nearlyEqual(low, high float64) bool { return high-low <= 1e-9*max(math.Abs(low), math.Abs(high)) }
