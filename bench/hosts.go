@@ -53,6 +53,6 @@ func hostsImplementations() []implementation {
 				return all[:1], err
 			}},
 		{name: "ddp-2", about: "DistributedDataParallel by gloo, 2 processes", role: peer, over: "torch",
-			processes: ddpProcesses, commands: trainDDP()},
+			commands: trainDDP()},
 	}
 }

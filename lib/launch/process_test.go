@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,30 +15,12 @@ import (
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
-// buffer is a bytes.Buffer for two goroutines.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
 // check ends the test if there is an error.
 func check(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
 }
 
 // soon waits for something, and fails the test if it does not come.
@@ -66,7 +47,7 @@ var trouble = regexp.MustCompile("^rank 1 lost")
 
 func TestProcess(t *testing.T) {
 	defer systest.NoLeaks(t)()
-	var out, noise buffer
+	var out, noise bytes.Buffer
 	p, err := Start("/bin/sh", []string{"-c", "trap 'echo saved; exit 7' USR1; echo ready; echo rank 1 lost >&2; " +
 		"while :; do sleep 0.01; done"},
 		&out, &noise, trouble)
@@ -95,7 +76,7 @@ func TestKill(t *testing.T) {
 	}
 	defer systest.NoLeaks(t)()
 	file := filepath.Join(t.TempDir(), "pid")
-	var out, noise buffer
+	var out, noise bytes.Buffer
 	p, err := Start("/bin/sh", []string{"-c", `setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; kill -STOP $$' ` +
 		file +
 		` & wait; sleep 1000`}, &out, &noise, trouble)
