@@ -73,7 +73,7 @@ type implementation struct {
 	// commands are the programs to start, each of which connects to the socket that [envSocket] names.
 	commands commands
 
-	// processes is how many connect; 0 means 1.
+	// processes is how many connect; 0 means one for each command.
 	processes int
 }
 

@@ -103,7 +103,7 @@ func (b *collectives) implementations() []implementation {
 		{name: "memory-negate", about: "a = -a in four stretches, a thread a core", role: limit,
 			serve: serveMemory(negateKernel)},
 		{name: "memory-add", about: "a += b, a thread a core", role: limit, serve: serveMemory(addKernel)},
-		{name: "gloo", about: "torch.distributed between processes", role: peer, processes: b.ranks,
+		{name: "gloo", about: "torch.distributed between processes", role: peer,
 			commands: torchProcesses(b.ranks, "collectives.py", "gloo")},
 		{name: "openmpi", about: "Open MPI by mpi4py", role: peer, processes: b.ranks,
 			commands: func(ctx context.Context, p place) ([]*exec.Cmd, error) {

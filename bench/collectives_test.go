@@ -56,14 +56,3 @@ func define(op string, ins [][]float32, rank int) (got []float32) {
 	}
 	return got
 }
-
-// TestBusFactor compares with the table in nccl-tests, doc/PERFORMANCE.md, at n=4.
-func TestBusFactor(t *testing.T) {
-	for op, want := range map[string]float64{
-		"all-reduce": 1.5, "reduce-scatter": 0.75, "all-gather": 0.75, "all-to-all": 0.75, "broadcast": 1,
-	} {
-		if got := (collectiveCase{Op: op, Ranks: 4}).busFactor(); got != want {
-			t.Errorf("%s: %v, want %v", op, got, want)
-		}
-	}
-}

@@ -22,9 +22,9 @@ func dataImplementations() []implementation {
 			serve: serveGPT(2, startRanks)},
 		{name: "torch", about: "eager, a thread a core", role: base, commands: trainTorch()},
 		{name: "ddp-2", about: "DistributedDataParallel by gloo, 2 processes with half the cores each", role: peer,
-			over: "torch", processes: ddpProcesses, commands: trainDDP()},
-		{name: "jax", about: "jit on one device, with the state donated", role: base, commands: python(nil, "train.py",
-			"jax")},
+			over: "torch", commands: trainDDP()},
+		{name: "jax", about: "jit on one device, with the state donated", role: base,
+			commands: python(nil, "train.py", "jax")},
 		{name: "jax-2", about: "the same on a mesh of 2 devices", role: peer, over: "jax", commands: trainJAX(2)},
 		{name: "jax-4", about: "the same on a mesh of 4 devices", role: peer, over: "jax", commands: trainJAX(4)},
 	}

@@ -85,9 +85,7 @@ func TestProcBytes(t *testing.T) {
 		"MemAvailable: much\n":                     -1,
 		"":                                         -1,
 	} {
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(path, []byte(text), 0o600))
 		if got := procBytes(path, "MemAvailable", -1); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}

@@ -37,9 +37,7 @@ func newHosts() *benchmark {
 func hostsImplementations() []implementation {
 	// XLA has as many threads as each of PyTorch's processes.
 	env := []string{"NPROC=" + strconv.Itoa(max(1, runtime.NumCPU()/ddpProcesses))}
-	processes := func(name, btl string) commands {
-		return mpiSelf(ddpProcesses, btl, env, "hosts", "--worker="+name)
-	}
+	processes := func(name, btl string) commands { return mpiSelf(ddpProcesses, btl, env, "hosts", "--worker="+name) }
 	return []implementation{
 		{name: "xla", about: "this project in one process, one program", role: base, env: env,
 			serve: serveTrial(1, gptTrial(startOne, true))},
@@ -55,6 +53,6 @@ func hostsImplementations() []implementation {
 				return all[:1], err
 			}},
 		{name: "ddp-2", about: "DistributedDataParallel by gloo, 2 processes", role: peer, over: "torch",
-			processes: ddpProcesses, commands: trainDDP()},
+			commands: trainDDP()},
 	}
 }

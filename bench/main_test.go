@@ -27,6 +27,14 @@ const envMain = "SHARDBOOK_BENCH_MAIN"
 // envPIDs names the file that the program's processes write their numbers into.
 const envPIDs = "SHARDBOOK_BENCH_PIDS"
 
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // TestMain makes the test's own binary a worker if it is started as one.
 func TestMain(m *testing.M) {
 	benchmarks = append(benchmarks, newFake)
@@ -179,9 +187,7 @@ func TestBenchmarks(t *testing.T) {
 			}
 			b := test.fresh()
 			records, err := run(t.Context(), b, test.flags)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			var cases, first []string
 			for _, r := range records {
 				if !slices.Contains(cases, r.Case) {
@@ -235,9 +241,7 @@ func checkMemory(t *testing.T, r record) {
 
 func TestTurns(t *testing.T) {
 	records, err := run(t.Context(), newFake(), "--rounds=3 --impls=good,half,bound,unable,missing")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var got []string
 	for _, r := range records {
 		got = append(got, fmt.Sprint(r.Impl, " ", r.MinMS, " ", r.MedianMS, " ", r.Rounds, " ", r.OfLimit))
@@ -277,9 +281,7 @@ func TestEndsEarly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pids, out := filepath.Join(t.TempDir(), "pids"), t.TempDir()
 			program, err := os.Executable()
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			var lines, said strings.Builder
 			cmd := exec.CommandContext(t.Context(), program, "fake", "--impls=half,parent,"+name, "--rounds=9",
 				"--json", "--save="+out)
@@ -297,15 +299,13 @@ func TestEndsEarly(t *testing.T) {
 			if saved, _ := os.ReadDir(out); len(saved) > 0 {
 				t.Errorf("it saved %v", saved)
 			}
-			all, two := strings.Count(lines.String(), `"samples_ms":[`), strings.Count(lines.String(),
-				`"samples_ms":[10,10]`)
+			all := strings.Count(lines.String(), `"samples_ms":[`)
+			two := strings.Count(lines.String(), `"samples_ms":[10,10]`)
 			if all != 3 || two != 2 {
 				t.Errorf("%d records, %d with two samples of 10 ms, want 3 and 2, in\n%s", all, two, lines.String())
 			}
 			text, err := os.ReadFile(pids)
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			numbers := strings.Fields(string(text))
 			if len(numbers) != 5 { // the program, three workers, and the child of one
 				t.Errorf("%d processes, want 5", len(numbers))
@@ -330,9 +330,7 @@ func notePID() {
 func awaitEnd(t *testing.T, number string) {
 	t.Helper()
 	pid, err := strconv.Atoi(number)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for range 1000 {
 		stat, _ := os.ReadFile("/proc/" + number + "/stat")
 		if syscall.Kill(pid, 0) == syscall.ESRCH || strings.Contains(string(stat), ") Z ") {
@@ -400,13 +398,9 @@ func TestCases(t *testing.T) {
 		b := test.fresh()
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 		b.flags(flags)
-		if err := flags.Parse(strings.Fields(test.flags)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, flags.Parse(strings.Fields(test.flags)))
 		cases, err := b.cases()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		var names []string
 		for _, c := range cases {
 			names = append(names, c.name)
@@ -490,13 +484,9 @@ func TestReport(t *testing.T) {
 	if err == nil {
 		err = r.finish(nil)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	text, err := os.ReadFile(filepath.Join(out, r.fileName()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	var saved outcome
 	if err := json.Unmarshal(text, &saved); err != nil || !reflect.DeepEqual(saved, r.outcome) {
 		t.Errorf("saved %+v, %v; want %+v", saved, err, r.outcome)

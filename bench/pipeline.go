@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/spf13/pflag"
@@ -102,16 +101,16 @@ func pipelineImplementations() []implementation {
 		{name: name("player"), about: "ranks of one process, which sleep", role: ours, class: ranksSleep,
 			over: "simulated", serve: serveTrial(pipelineRanks, sleepers)},
 		{name: name("torch-player"), about: "torch.distributed.pipelining by gloo, in processes which sleep",
-			role: peer, class: ranksSleep, over: "simulated", processes: pipelineRanks,
+			role: peer, class: ranksSleep, over: "simulated",
 			commands: torchProcesses(pipelineRanks, "pipeline.py", ranksSleep)},
 		{name: "xla", about: "this project on one XLA CPU device, a step in one program", role: base, class: ranksTrain,
 			serve: serveTrial(1, oneDevice)},
 		{name: name("ranks"), about: "ranks of one process, a device each", role: ours, class: ranksTrain, over: "xla",
 			serve: serveTrial(pipelineRanks, layers)},
-		{name: "torch", about: "eager, a thread a core", role: base, class: ranksTrain, commands: torchProcesses(1,
-			"pipeline.py", ranksTrain)},
+		{name: "torch", about: "eager, a thread a core", role: base, class: ranksTrain,
+			commands: torchProcesses(1, "pipeline.py", ranksTrain)},
 		{name: name("torch"), about: "torch.distributed.pipelining by gloo, in processes that share the cores",
-			role: peer, class: ranksTrain, over: "torch", processes: pipelineRanks,
+			role: peer, class: ranksTrain, over: "torch",
 			commands: torchProcesses(pipelineRanks, "pipeline.py", ranksTrain)},
 	}
 }
@@ -154,32 +153,15 @@ func (c pipelineCase) costs() step.Costs {
 
 // model has the numbered arrays of [flashData] as weights, and biases of 0.
 func (c pipelineCase) model() chain.Model {
-	var m chain.Model
-	for i := range c.Layers {
-		name := fmt.Sprintf("h%d", i)
-		tree := params.Tree{
-			params.New(name+".w", dtypes.Float32, c.Width, c.Width),
-			params.New(name+".b", dtypes.Float32, c.Width),
-		}
-		m.Blocks = append(
-			m.Blocks,
-			chain.Block{Name: name, Kind: "layer", Params: tree, Apply: func(p params.Nodes, x, _,
-				_ *graph.Node) *graph.Node {
-				y := graph.Dot(x, p.Get(name+".w")).Product()
-				return gpt.GELU(graph.Add(y, graph.ExpandLeftToRank(p.Get(name+".b"), 2)))
-			}},
-		)
+	layer := func(name string) chain.Block {
+		w, b := params.New(name+".w", dtypes.Float32, c.Width, c.Width), params.New(name+".b", dtypes.Float32, c.Width)
+		return chain.Block{Params: params.Tree{w, b}, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
+			y := graph.Dot(x, p.Get(name+".w")).Product()
+			return gpt.GELU(graph.Add(y, graph.ExpandLeftToRank(p.Get(name+".b"), 2)))
+		}}
 	}
-	m.Criterion = squareError
-	m.Initial = func() (weights []*tensors.Tensor, err error) {
-		for number := range c.Layers {
-			// A GELU halves the mean square, about.
-			weights = append(weights, numberedArray(number, math.Sqrt(2/float64(c.Width)), c.Width, c.Width),
-				tensors.FromShape(shapes.Make(dtypes.Float32, c.Width)))
-		}
-		return weights, nil
-	}
-	return m
+	// A GELU halves the mean square, about.
+	return equalBlocks(c.Layers, layer, math.Sqrt(2/float64(c.Width)))
 }
 
 // trial trains the model, with the same batch in every step.

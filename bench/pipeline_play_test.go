@@ -19,13 +19,9 @@ import (
 func BenchmarkPlay(b *testing.B) {
 	const microbatches, inner = 64, 4
 	plan, err := pipeline.GPipe(pipelineRanks, microbatches)
-	if err != nil {
-		b.Fatal(err)
-	}
+	check(b, err)
 	backend, err := xla.Open(xla.Devices(pipelineRanks), xla.Plugin("cpu"))
-	if err != nil {
-		b.Fatal(err)
-	}
+	check(b, err)
 	defer backend.Close()
 	size := pipelineSize{Microbatches: microbatches}
 	smallest := pipelineCase{size, pipeline.KindGPipe, pipelineRanks,
@@ -36,9 +32,7 @@ func BenchmarkPlay(b *testing.B) {
 	}
 	defer played.run.Close()
 	groups, err := group.New(pipelineRanks)
-	if err != nil {
-		b.Fatal(err)
-	}
+	check(b, err)
 	ways := []func() error{
 		func() error {
 			_, err := played.step()
@@ -54,9 +48,7 @@ func BenchmarkPlay(b *testing.B) {
 			k := (round + i) % len(ways)
 			begin := time.Now()
 			for range inner {
-				if err := ways[k](); err != nil {
-					b.Fatal(err)
-				}
+				check(b, ways[k]())
 			}
 			took[k] = append(took[k], milliseconds(begin, inner))
 		}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"runtime"
 	"slices"
@@ -142,14 +143,6 @@ func (s trainSize) config() gpt.Config {
 
 // with returns the size with those of its fields changed that are set in other.
 func (s trainSize) with(other trainSize) trainSize {
-	for _, field := range []struct {
-		of    *int
-		value int
-	}{{&s.Layers, other.Layers}, {&s.Width, other.Width}, {&s.Heads, other.Heads}, {&s.Seq, other.Seq},
-		{&s.Batch, other.Batch}} {
-		if field.value != 0 {
-			*field.of = field.value
-		}
-	}
-	return s
+	return trainSize{cmp.Or(other.Layers, s.Layers), cmp.Or(other.Width, s.Width), cmp.Or(other.Heads, s.Heads),
+		cmp.Or(other.Seq, s.Seq), cmp.Or(other.Batch, s.Batch)}
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -150,11 +151,11 @@ func (im implementation) self(ctx context.Context, b *benchmark) ([]*exec.Cmd, e
 // accept takes the ranks' connections, in any order.
 func (w *worker) accept(listener *net.UnixListener) error {
 	listener.SetDeadline(time.Now().Add(patience))
-	for range max(1, w.processes) {
+	processes := cmp.Or(w.processes, len(w.programs))
+	for range processes {
 		conn, err := listener.Accept()
 		if err != nil {
-			return fmt.Errorf("%d of %d processes connected: %w: %s", len(w.ranks), max(1, w.processes), err,
-				w.lastWords())
+			return fmt.Errorf("%d of %d processes connected: %w: %s", len(w.ranks), processes, err, w.lastWords())
 		}
 		c := &connection{conn, json.NewDecoder(conn)}
 		w.ranks = append(w.ranks, c)

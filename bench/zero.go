@@ -23,16 +23,16 @@ const (
 
 func zeroImplementations() []implementation {
 	all := []implementation{
-		{name: "ranks-2", about: "2 ranks of one process, each with the full state", role: base, serve: serveGPT(2,
-			startRanks)},
+		{name: "ranks-2", about: "2 ranks of one process, each with the full state", role: base,
+			serve: serveGPT(2, startRanks)},
 		{name: "ranks-zero1-2", about: "the same in stage 1", role: ours, class: splitStates, over: "ranks-2",
 			serve: serveGPT(2, startZeroRanks(zero.Options{Stage: 1}))},
 		{name: "ranks-zero3-2", about: "the same in stage 3, parameters gathered a block ahead", role: ours,
 			class: splitAll, over: "ranks-2", serve: serveGPT(2, startZeroRanks(zero.Options{Stage: 3, Prefetch: 1}))},
 		{name: "ddp-2", about: "DistributedDataParallel by gloo, 2 processes with half the cores each", role: base,
-			processes: ddpProcesses, commands: trainDDP()},
+			commands: trainDDP()},
 		{name: "fsdp-2", about: "the same with fully_shard (FSDP2) of each block and of the model", role: peer,
-			class: splitAll, over: "ddp-2", processes: ddpProcesses, commands: trainDDP("--split=all")},
+			class: splitAll, over: "ddp-2", commands: trainDDP("--split=all")},
 	}
 	for _, n := range []int{2, dataMost} {
 		name := func(of string) string { return fmt.Sprintf("%s-%d", of, n) }

@@ -103,26 +103,38 @@ func (c stackCase) describe(r *record) {
 
 // model has the numbered arrays of [flashData] as weights, two a block.
 func (c stackCase) model() chain.Model {
-	var m chain.Model
-	for i := range c.Depth {
-		up, down := fmt.Sprintf("h%d.up", i), fmt.Sprintf("h%d.down", i)
-		m.Blocks = append(m.Blocks, chain.Block{
-			Name: fmt.Sprintf("h%d", i),
-			Kind: "block",
-			Params: params.Tree{
-				params.New(up, dtypes.Float32, c.Width, c.Width),
-				params.New(down, dtypes.Float32, c.Width, c.Width),
-			},
-			Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
-				hidden := graph.Tanh(graph.Dot(x, p.Get(up)).Product())
-				return graph.Add(x, graph.Dot(hidden, p.Get(down)).Product())
-			},
-		})
+	block := func(name string) chain.Block {
+		up, down := name+".up", name+".down"
+		tree := params.Tree{params.New(up, dtypes.Float32, c.Width, c.Width),
+			params.New(down, dtypes.Float32, c.Width, c.Width)}
+		return chain.Block{Params: tree, Apply: func(p params.Nodes, x, _, _ *graph.Node) *graph.Node {
+			hidden := graph.Tanh(graph.Dot(x, p.Get(up)).Product())
+			return graph.Add(x, graph.Dot(hidden, p.Get(down)).Product())
+		}}
 	}
-	m.Criterion = squareError
+	return equalBlocks(c.Depth, block, 1/math.Sqrt(float64(c.Width)))
+}
+
+// equalBlocks is a chain of n blocks h0, h1, …, whose loss is the mean squared error. Its matrices are numbered arrays,
+// scaled; its vectors are 0.
+func equalBlocks(n int, block func(name string) chain.Block, scale float64) chain.Model {
+	m := chain.Model{Criterion: squareError}
+	for i := range n {
+		b := block(fmt.Sprintf("h%d", i))
+		b.Name, b.Kind = fmt.Sprintf("h%d", i), "block"
+		m.Blocks = append(m.Blocks, b)
+	}
 	m.Initial = func() (weights []*tensors.Tensor, err error) {
-		for number := range 2 * c.Depth {
-			weights = append(weights, numberedArray(number, 1/math.Sqrt(float64(c.Width)), c.Width, c.Width))
+		number := 0
+		for _, b := range m.Blocks {
+			for _, p := range b.Params {
+				if p.Shape.Rank() < 2 {
+					weights = append(weights, tensors.FromShape(p.Shape))
+					continue
+				}
+				weights = append(weights, numberedArray(number, scale, p.Shape.Dim(0), p.Shape.Dim(1)))
+				number++
+			}
 		}
 		return weights, nil
 	}

@@ -25,9 +25,7 @@ func (s *store) build(target string) (image string) {
 	go func() { failed <- s.image("localhost/base", s.debian) }()
 	go func() { failed <- s.image("localhost/golang", s.golang) }()
 	for range 2 {
-		if err := <-failed; err != nil {
-			s.t.Fatal(err)
-		}
+		check(s.t, <-failed)
 	}
 	image = "localhost/shardbook-" + target
 	args := []string{"build", "--network", "host", "--pull-never", "--format", "docker", "--layers=false", "--target",
@@ -75,9 +73,7 @@ func (s *store) mounts() map[string]string {
 	mounts := map[string]string{}
 	write := func(to string, text []byte) {
 		from := filepath.Join(s.dir, "tmp", filepath.Base(to))
-		if err := os.WriteFile(from, text, 0o644); err != nil {
-			s.t.Fatal(err)
-		}
+		check(s.t, os.WriteFile(from, text, 0o644))
 		mounts[from] = to
 	}
 	pip := "[global]\n"
@@ -91,9 +87,7 @@ func (s *store) mounts() map[string]string {
 	write(pipSettings, []byte(pip))
 
 	said, err := exec.Command("go", "env", "GOPROXY", "GOSUMDB", "GONOSUMDB", "GOMODCACHE").Output()
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	check(s.t, err)
 	goEnv := strings.Split(string(said), "\n")
 	if modules := filepath.Join(goEnv[3], "cache/download"); exists(modules) {
 		mounts[modules] = goModules

@@ -16,12 +16,18 @@ import (
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
-func read(t *testing.T, path string) string {
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
 	t.Helper()
-	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	check(t, err)
 	return string(text)
 }
 
@@ -43,18 +49,12 @@ func TestDockerignore(t *testing.T) {
 		t.Error(".dockerignore does not exclude everything by default")
 	}
 	said, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/shardbook/shardbook/...").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for dir := range strings.Lines(string(said)) {
 		inside, err := filepath.Rel(root, strings.TrimSpace(dir))
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		room, _, _ := strings.Cut(inside, "/")
 		if room != "docker" && !strings.HasPrefix(room, "_") && !slices.Contains(lines, "!"+room) {
 			t.Errorf(".dockerignore excludes %s", room)
@@ -83,9 +83,7 @@ func TestHadolint(t *testing.T) {
 			return pyenv.Install(ctx, interpreter, dir, hadolint, report)
 		},
 	}.Ensure(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	lint := func(text string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", "hadolint"), "--no-color", "-")
 		cmd.Stdin = strings.NewReader(text)

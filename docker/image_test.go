@@ -65,19 +65,13 @@ func checkSize(t *testing.T, s *store, image string) {
 // checkPrivate looks for private texts of this machine in all files of all layers and in the image's metadata.
 func checkPrivate(t *testing.T, s *store, image string) {
 	root, err := filepath.Abs("..")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	goEnv, err := exec.Command("go", "env", "GOMODCACHE", "GOCACHE").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	container := s.must("from", image)
 	files := s.must("mount", container)
 	theirs, err := os.ReadFile(filepath.Join(files, certificates))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	texts := private(t, append(strings.Fields(string(goEnv)), root, s.dir), theirs)
 	t.Logf("%d texts that must not be in the image", len(texts))
 	said := s.inspect(image)
@@ -97,9 +91,7 @@ func checkPrivate(t *testing.T, s *store, image string) {
 	s.must("rm", container)
 	for _, folder := range []string{s.driver, s.driver + "-images"} { // the files of all layers, and metadata
 		found, err := contain(filepath.Join(s.dir, "store", folder), texts)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		for _, path := range found {
 			t.Errorf("%s has a private text of this machine", path)
 		}
@@ -171,9 +163,7 @@ var printedToken = regexp.MustCompile(`\?token=([0-9a-f]{20,})`)
 func checkServer(t *testing.T, s *store, container string, said config) {
 	log := filepath.Join(s.dir, "tmp", "server.log")
 	file, err := os.Create(log)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer file.Close()
 	health := func() error { return s.run(container, said.Healthcheck.Test[1:]...).Run() }
 	if len(said.Healthcheck.Test) < 2 || said.Healthcheck.Test[0] != "CMD" {
@@ -184,17 +174,13 @@ func checkServer(t *testing.T, s *store, container string, said config) {
 	}
 	server := s.run(container, slices.Concat(said.Entrypoint, said.Cmd)...)
 	server.Stdout, server.Stderr = file, file
-	if err := server.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, server.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Wait() }()
 	token := ""
 	for begun := time.Now(); token == ""; time.Sleep(200 * time.Millisecond) {
 		text, err := os.ReadFile(log)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if found := printedToken.FindSubmatch(text); found != nil {
 			token = string(found[1])
 		}

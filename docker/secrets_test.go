@@ -33,9 +33,7 @@ func private(t *testing.T, folders []string, theirs []byte) []string {
 		settings = append(settings, name+"="+value)
 	}
 	said, err := exec.Command("go", "env", "-json", "GOPROXY", "GOSUMDB", "GOMODCACHE", "GOCACHE").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	settings = append(settings, "go="+string(said))
 	for _, setting := range settings {
 		name, value, _ := strings.Cut(setting, "=")
@@ -88,12 +86,8 @@ func TestContain(t *testing.T) {
 	for name, text := range map[string]string{"a/b": "\x00here is a secret-7 within\xff\n", "c": "here is none",
 		"d": "here/is/a/path/of/mine"} {
 		path := filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		check(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	got, err := contain(dir, []string{"secret-7", "/path/of/"})
 	slices.Sort(got)

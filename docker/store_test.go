@@ -49,9 +49,7 @@ func newStore(t *testing.T) *store {
 			systest.Skip(t, systest.System, err)
 		}
 	}
-	if err := os.Mkdir(filepath.Join(s.dir, "tmp"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.Mkdir(filepath.Join(s.dir, "tmp"), 0o700))
 	t.Cleanup(s.remove)
 	if s.command("info").Run() != nil {
 		s.driver = "vfs" // it copies each layer, but works on every file system
@@ -94,9 +92,7 @@ func (s *store) do(args ...string) (string, error) {
 func (s *store) must(args ...string) string {
 	s.t.Helper()
 	said, err := s.do(args...)
-	if err != nil {
-		s.t.Fatal(err)
-	}
+	check(s.t, err)
 	return said
 }
 
@@ -129,9 +125,7 @@ func (s *store) inspect(image string) config {
 	s.t.Helper()
 	text := s.must("inspect", "--type", "image", image)
 	var all struct{ Docker struct{ Config config } }
-	if err := json.Unmarshal([]byte(text), &all); err != nil {
-		s.t.Fatal(err)
-	}
+	check(s.t, json.Unmarshal([]byte(text), &all))
 	return all.Docker.Config
 }
 

@@ -41,9 +41,7 @@ func BenchmarkCell(b *testing.B) {
 		OnRan:    func(_ int, took time.Duration) { seconds = append(seconds, took.Seconds()) },
 	}
 	b.ResetTimer()
-	if err := k.Headless(b.Context(), run); err != nil {
-		b.Fatal(err)
-	}
+	check(b, k.Headless(b.Context(), run))
 	b.StopTimer()
 	var plain, xla, ratio []float64
 	for i := 2; i < len(seconds); i += 2 {

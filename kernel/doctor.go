@@ -68,24 +68,11 @@ func (k *Kernel) Doctor(ctx context.Context, probe func(context.Context) *exec.C
 	ctx, cancel := context.WithTimeout(ctx, doctorPatience)
 	defer cancel()
 	var d Diagnosis
-	add := func(c Check) { d.Checks = append(d.Checks, c) }
-	add(Check{Name: "project", OK: true, Needed: true, Path: k.Root})
-	add(k.checkCache())
-	add(k.checkGo(ctx))
-	add(checkCompiler(ctx))
-	add(checkPython(ctx))
-	for _, c := range k.checkParts() {
-		add(c)
-	}
-	for _, c := range k.checkVersions(ctx) {
-		add(c)
-	}
-	add(checkGPU())
-	add(k.checkPlugin(probe(ctx), &d))
-	d.OK = true
-	for _, c := range d.Checks {
-		d.OK = d.OK && (c.OK || !c.Needed)
-	}
+	d.Checks = slices.Concat(
+		[]Check{{Name: "project", OK: true, Needed: true, Path: k.Root}, k.checkCache(), k.checkGo(ctx),
+			checkCompiler(ctx), checkPython(ctx)},
+		k.checkParts(), k.checkVersions(ctx), []Check{checkGPU(), k.checkPlugin(probe(ctx), &d)})
+	d.OK = !slices.ContainsFunc(d.Checks, func(c Check) bool { return c.Needed && !c.OK })
 	return d
 }
 
@@ -124,9 +111,8 @@ func checkCompiler(ctx context.Context) Check {
 	}
 	path, err := exec.LookPath(name)
 	if err != nil {
-		err = fmt.Errorf("no C compiler %q on the PATH, which cgo needs: install one (Debian, Ubuntu: apt-get install "+
-			"gcc libc6-dev)", name)
-		return found("C compiler", "", "", err)
+		return found("C compiler", "", "", fmt.Errorf("no C compiler %q on the PATH, which cgo needs: install one "+
+			"(Debian, Ubuntu: apt-get install gcc libc6-dev)", name))
 	}
 	output, _ := exec.CommandContext(ctx, path, "--version").Output()
 	return found("C compiler", firstLine(string(output)), path, nil)
@@ -164,21 +150,14 @@ func (k *Kernel) checkVersions(ctx context.Context) []Check {
 		return nil // checkParts reports it
 	}
 	var checks []Check
-	for _, tool := range []struct {
-		name string
-		args []string
-	}{
-		{"jupyter-lab", []string{"--version"}},
-		{"gonb", []string{"-V"}},
-		{"gopls", []string{"version"}},
-	} {
-		cmd, err := k.Command(ctx, tool.name, tool.args...)
+	for _, tool := range [][2]string{{"jupyter-lab", "--version"}, {"gonb", "-V"}, {"gopls", "version"}} {
+		cmd, err := k.Command(ctx, tool[0], tool[1])
 		if err != nil {
-			checks = append(checks, found(tool.name, "", "", err))
+			checks = append(checks, found(tool[0], "", "", err))
 			continue
 		}
 		output, err := cmd.Output()
-		checks = append(checks, found(tool.name, firstLine(string(output)), cmd.Path, err))
+		checks = append(checks, found(tool[0], firstLine(string(output)), cmd.Path, err))
 	}
 	return checks
 }

@@ -16,21 +16,25 @@ import (
 	"github.com/shardbook/shardbook/kernel"
 )
 
-func TestSetupAgainDoesNothing(t *testing.T) {
-	k := kerneltest.Ready(t)
-	err := k.Setup(t.Context(), func(part string, _, _ int, what string) {
-		t.Errorf("the second set-up installs %s: %s", part, what)
-	})
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
 }
 
+func TestSetupAgainDoesNothing(t *testing.T) {
+	k := kerneltest.Ready(t)
+	err := k.Setup(t.Context(), func(part string, _, _ int, what string) {
+		t.Errorf("the second set-up installs %s: %s", part, what)
+	})
+	check(t, err)
+}
+
 func TestNewFindsTheProject(t *testing.T) {
 	here, err := kernel.New(".", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if _, err := os.Stat(filepath.Join(here.Root, "kernel", "kernel_test.go")); err != nil {
 		t.Errorf("root %q: %v", here.Root, err)
 	}
@@ -51,32 +55,18 @@ func TestNewFindsTheProject(t *testing.T) {
 // notebook writes a notebook of code cells and returns its path.
 func notebook(t testing.TB, cells ...string) string {
 	t.Helper()
-	type cell struct {
-		CellType string         `json:"cell_type"`
-		ID       string         `json:"id"`
-		Metadata map[string]any `json:"metadata"`
-		Source   string         `json:"source"`
-		Outputs  []any          `json:"outputs"`
-		Count    *int           `json:"execution_count"`
-	}
-	file := map[string]any{
-		"nbformat": 4, "nbformat_minor": 5,
-		"metadata": map[string]any{"kernelspec": map[string]any{"name": kernel.Name, "display_name": "Go",
-			"language": "go"}},
-	}
-	var list []cell
+	var list []map[string]any
 	for i, source := range cells {
-		list = append(list, cell{"code", fmt.Sprintf("cell-%d", i), map[string]any{}, source, []any{}, nil})
+		list = append(list, map[string]any{"cell_type": "code", "id": fmt.Sprint("cell-", i), "source": source,
+			"metadata": map[string]any{}, "outputs": []any{}, "execution_count": nil})
 	}
-	file["cells"] = list
-	text, err := json.Marshal(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text, err := json.Marshal(map[string]any{
+		"nbformat": 4, "nbformat_minor": 5, "cells": list,
+		"metadata": map[string]any{"kernelspec": map[string]any{"name": kernel.Name, "display_name": "Go", "language": "go"}},
+	})
+	check(t, err)
 	path := filepath.Join(t.TempDir(), "test.ipynb")
-	if err := os.WriteFile(path, text, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(path, text, 0o644))
 	return path
 }
 
@@ -125,9 +115,7 @@ func TestHeadlessRefuses(t *testing.T) {
 	k := kerneltest.Ready(t)
 	path := notebook(t, "%%\nfmt.Println(1)")
 	broken := filepath.Join(t.TempDir(), "broken.ipynb")
-	if err := os.WriteFile(broken, []byte("{"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(broken, []byte("{"), 0o644))
 	for name, run := range map[string]kernel.Run{
 		"overwrite":         {Notebook: path, Ipynb: path},
 		"want more than 0":  {Notebook: path, Timeout: -time.Second},
@@ -149,9 +137,7 @@ func TestHeadlessKeepsAndForgets(t *testing.T) {
 		"%%\nif got := notebook.Must(notebook.Kept[int](\"answer\")); got != 43 {\n\tpanic(got)\n}")
 	// The parameter comes from outside, the value from the cell before.
 	err := k.Headless(t.Context(), kernel.Run{Notebook: keeps, Env: []string{`SHARDBOOK_PARAMS={"answer":"43"}`}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	reads := notebook(t, imports+"%%\nnotebook.Must(notebook.Kept[int](\"answer\"))")
 	err = k.Headless(t.Context(), kernel.Run{Notebook: reads})
 	if err == nil || !strings.Contains(err.Error(), "kept so far: nothing") {
@@ -206,9 +192,7 @@ func TestHeadlessStops(t *testing.T) {
 
 func TestFindNotebooks(t *testing.T) {
 	k, err := kernel.New(".", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	all, err := k.FindNotebooks(nil)
 	if err != nil || len(all) < 2 || filepath.Base(all[0]) != "00-devices.ipynb" {
 		t.Fatalf("all notebooks: %q, %v", all, err)
@@ -235,9 +219,7 @@ func TestLabAsRoot(t *testing.T) {
 	}{{nil, root, map[bool]int{true: 1}[root]}, {[]string{"--allow-root"}, false, 1}} {
 		lab := kernel.Lab{Args: c.args}
 		cmd, err := k.LabCommand(t.Context(), lab)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		warning := lab.Warning()
 		if told := strings.Count(strings.Join(cmd.Args, " "),
 			"--allow-root"); told != c.told || (warning != "") != c.warns {

@@ -3,6 +3,7 @@ package kernel
 import (
 	"encoding/json"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,37 +13,26 @@ import (
 // FindNotebooks returns the paths of the named notebooks, in the given order, or of all notebooks in reading order if
 // there are no names. A name may omit ".ipynb", or be only the leading number.
 func (k *Kernel) FindNotebooks(names []string) ([]string, error) {
-	entries, err := os.ReadDir(k.notebooks())
-	if err != nil {
-		return nil, fmt.Errorf("notebooks: %w", err)
-	}
-	var all []string
-	for _, entry := range entries {
-		if is, _ := filepath.Match("[0-9]*.ipynb", entry.Name()); is {
-			all = append(all, filepath.Join(k.notebooks(), entry.Name()))
-		}
-	}
-	if len(all) == 0 {
+	all, err := fs.Glob(os.DirFS(k.notebooks()), "[0-9]*.ipynb")
+	if err != nil || len(all) == 0 {
 		return nil, fmt.Errorf("no notebooks in %s: is the clone complete?", k.notebooks())
 	}
+	for i, file := range all {
+		all[i] = strings.TrimSuffix(file, ".ipynb")
+	}
 	if len(names) == 0 {
-		return all, nil
+		names = all
 	}
 	var paths []string
 	for _, name := range names {
-		at := slices.IndexFunc(all, func(path string) bool {
-			base := strings.TrimSuffix(filepath.Base(path), ".ipynb")
+		at := slices.IndexFunc(all, func(base string) bool {
 			number, _, _ := strings.Cut(base, "-")
 			return strings.TrimSuffix(name, ".ipynb") == base || name == number
 		})
 		if at < 0 {
-			known := make([]string, len(all))
-			for i, path := range all {
-				known[i] = strings.TrimSuffix(filepath.Base(path), ".ipynb")
-			}
-			return nil, fmt.Errorf("no notebook %q in %s; there are %q", name, k.notebooks(), known)
+			return nil, fmt.Errorf("no notebook %q in %s; there are %q", name, k.notebooks(), all)
 		}
-		paths = append(paths, all[at])
+		paths = append(paths, filepath.Join(k.notebooks(), all[at]+".ipynb"))
 	}
 	return paths, nil
 }

@@ -78,9 +78,7 @@ func requests(t *testing.T, ctx context.Context) func() []string {
 			}
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return func() []string {
 		mu.Lock()
 		defer mu.Unlock()
@@ -180,16 +178,10 @@ func TestLab(t *testing.T) {
 			output.scrollIntoView({block: 'end'});
 			return false;
 		})()`)
-		if err := chromedp.Do(ctx, seen, chromedp.Sleep(2*time.Second), seen); err != nil {
-			t.Fatal(err)
-		}
+		check(t, chromedp.Do(ctx, seen, chromedp.Sleep(2*time.Second), seen))
 		png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(to, png, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
+		check(t, os.WriteFile(to, png, 0o644))
 	}
 	server, _, _ := strings.Cut(address, "/lab")
 	for _, url := range asked() {
@@ -268,29 +260,21 @@ func firstStart(t *testing.T, k *kernel.Kernel, held string) {
 func startLab(t *testing.T, k *kernel.Kernel, dir string) string {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	port := free.Addr().(*net.TCPAddr).Port
 	free.Close()
 	const token = "a-token-for-this-test"
 	ctx, cancel := context.WithCancel(context.Background())
 	lab, err := k.LabCommand(ctx, kernel.Lab{Dir: dir, NoBrowser: true, IP: "127.0.0.1", Port: port,
 		Args: []string{"--ServerApp.port_retries=0", "--IdentityProvider.token=" + token}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	settings := t.TempDir()
 	lab.Env = append(lab.Env, "JUPYTER_CONFIG_DIR="+settings, "JUPYTER_DATA_DIR="+settings,
 		"JUPYTERLAB_SETTINGS_DIR="+settings, "JUPYTERLAB_WORKSPACES_DIR="+settings)
 	log, err := os.Create(filepath.Join(settings, "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	lab.Stdout, lab.Stderr = log, log
-	if err := lab.Start(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, lab.Start())
 	t.Cleanup(func() {
 		cancel()
 		lab.Wait()

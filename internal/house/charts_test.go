@@ -62,24 +62,16 @@ func TestCharts(t *testing.T) {
 // renewCharts writes the charts, and corrects the README's links if their image format has changed.
 func renewCharts(t *testing.T) {
 	t.Helper()
-	if err := os.RemoveAll(filepath.Join(root, chartFolder)); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Mkdir(filepath.Join(root, chartFolder), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.RemoveAll(filepath.Join(root, chartFolder)))
+	check(t, os.Mkdir(filepath.Join(root, chartFolder), 0o755))
 	readme := read(t, "README.md")
 	for _, notebook := range notebooks(t) {
 		data, ending := chartOf(t, notebook)
 		path := chartFolder + "/" + notebook
-		if err := os.WriteFile(filepath.Join(root, path+ending), data, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		check(t, os.WriteFile(filepath.Join(root, path+ending), data, 0o644))
 		readme = regexp.MustCompile(regexp.QuoteMeta(path)+`\.(svg|png)`).ReplaceAllString(readme, path+ending)
 	}
-	if err := os.WriteFile(filepath.Join(root, "README.md"), []byte(readme), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(filepath.Join(root, "README.md"), []byte(readme), 0o644))
 }
 
 // notebooks are the notebooks' names without extension, in reading order.

@@ -23,6 +23,14 @@ const module = "github.com/shardbook/shardbook/"
 // root is the repository's folder, seen from this package.
 const root = "../.."
 
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), name, args...)
@@ -37,9 +45,7 @@ func output(t *testing.T, name string, args ...string) string {
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return string(text)
 }
 
@@ -48,9 +54,7 @@ func parsed(t *testing.T, name string) *ast.File {
 	t.Helper()
 	const mode = parser.ParseComments | parser.SkipObjectResolution
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, mode)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return file
 }
 
@@ -160,9 +164,7 @@ func blockOf(t *testing.T, language string) string {
 // TestReadmeProgram runs the README's program and compares its output.
 func TestReadmeProgram(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "main.go")
-	if err := os.WriteFile(path, []byte(blockOf(t, "go")), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(path, []byte(blockOf(t, "go")), 0o644))
 	if got, want := output(t, "go", "run", path), blockOf(t, "text"); got != want {
 		t.Errorf("the README's program prints\n%s\nthe README says\n%s", got, want)
 	}

@@ -37,9 +37,7 @@ func TestRows(t *testing.T) {
 		}
 	}
 	file, err := modfile.Parse("go.mod", []byte(read(t, "go.mod")), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	_, table, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "## Why each dependency is there")
 	for _, r := range file.Require {
 		name := strings.TrimPrefix(r.Mod.Path, "golang.org/")

@@ -42,29 +42,12 @@ func Install(shareJupyterDir string) error {
 	if err := os.RemoveAll(target); err != nil {
 		return fmt.Errorf("removing the earlier extension: %w", err)
 	}
-	if err := copyFiles(target); err != nil {
+	err := os.CopyFS(target, files)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(target, "static", "echarts.min.js"), []byte(chart.ECharts()), 0o644)
+	}
+	if err != nil {
 		return fmt.Errorf("installing the JupyterLab extension: %w", err)
 	}
 	return nil
-}
-
-func copyFiles(target string) error {
-	err := fs.WalkDir(files, ".", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil {
-			return err
-		}
-		to := filepath.Join(target, filepath.FromSlash(name))
-		if entry.IsDir() {
-			return os.MkdirAll(to, 0o755)
-		}
-		data, err := files.ReadFile(name)
-		if err != nil {
-			return err
-		}
-		return os.WriteFile(to, data, 0o644)
-	})
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(filepath.Join(target, "static", "echarts.min.js"), []byte(chart.ECharts()), 0o644)
 }

@@ -10,20 +10,22 @@ import (
 	"github.com/shardbook/shardbook/lib/chart"
 )
 
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestInstall(t *testing.T) {
 	share := t.TempDir()
 	root := filepath.Join(share, "labextensions", "@shardbook", "lab")
 	stale := filepath.Join(root, "static", "stale.js")
-	if err := os.MkdirAll(filepath.Dir(stale), 0o755); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(stale, []byte("old"), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.MkdirAll(filepath.Dir(stale), 0o755))
+	check(t, os.WriteFile(stale, []byte("old"), 0o644))
 	for range 2 {
-		if err := labextension.Install(share); err != nil {
-			t.Fatal(err)
-		}
+		check(t, labextension.Install(share))
 	}
 	if _, err := os.Stat(stale); !os.IsNotExist(err) {
 		t.Errorf("a file of an earlier installation is still there: %v", err)
@@ -35,12 +37,8 @@ func TestInstall(t *testing.T) {
 		}
 	}
 	data, err := os.ReadFile(filepath.Join(root, "package.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(data, &manifest); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, json.Unmarshal(data, &manifest))
 	if manifest.Name != "@shardbook/lab" {
 		t.Errorf("name is %q, which is not where it is installed", manifest.Name)
 	}
@@ -48,9 +46,7 @@ func TestInstall(t *testing.T) {
 		t.Errorf("the file that JupyterLab loads: %v", err)
 	}
 	echarts, err := os.ReadFile(filepath.Join(root, "static", "echarts.min.js"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if string(echarts) != chart.ECharts() {
 		t.Error("echarts.min.js is not the one that lib/chart draws with")
 	}
@@ -58,9 +54,7 @@ func TestInstall(t *testing.T) {
 
 func TestInstallWhereNothingCanBeWritten(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, nil, 0o644))
 	if err := labextension.Install(file); err == nil {
 		t.Error("Install into a file: no error")
 	}

@@ -21,7 +21,7 @@ func (c *Chart) alt() string {
 			number(high)) +
 			some(k.series, func(s Series) string { return fromTo(s.Name, s.Y[0], s.Y[len(s.Y)-1]) })
 	case *barKind:
-		gist = fmt.Sprintf("Bars%s for %s; ", of(c.y), some(k.categories, func(s string) string { return s })) +
+		gist = fmt.Sprintf("Bars%s for %s; ", of(c.y), some(k.categories, plain)) +
 			some(k.series, func(s Series) string { return fromTo(s.Name, slices.Min(s.Y), slices.Max(s.Y)) })
 	case *heatMap:
 		low, high := k.span()
@@ -29,9 +29,8 @@ func (c *Chart) alt() string {
 			len(k.ys), of(c.y), len(k.xs), of(c.x), number(low), number(high))
 	case *gantt:
 		low, high := k.extent()
-		same := func(s string) string { return s }
 		gist = fmt.Sprintf("Bars over %s, from %s to %s, in the rows %s; colours: %s", c.x, number(low), number(high),
-			some(k.lanes, same), some(k.kinds, same))
+			some(k.lanes, plain), some(k.kinds, plain))
 	case *histogram:
 		gist = fmt.Sprintf("Histogram of %d values%s, from %s to %s", len(k.values), of(c.x),
 			number(slices.Min(k.values)), number(slices.Max(k.values)))
@@ -41,15 +40,11 @@ func (c *Chart) alt() string {
 	case *wrapped:
 		gist = "A chart with " + some(k.given["series"].([]any), func(s any) string {
 			series, _ := s.(object)
-			return strings.TrimSpace(fmt.Sprintf("%v series %v", series["type"], nameOf(series)))
+			name, _ := series["name"].(string)
+			return strings.TrimSpace(fmt.Sprintf("%v series %s", series["type"], name))
 		})
 	}
 	return strings.TrimPrefix(plain(c.title+". "+gist+"."), ". ")
-}
-
-func nameOf(series object) string {
-	name, _ := series["name"].(string)
-	return name
 }
 
 func of(name string) string {

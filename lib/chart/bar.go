@@ -26,7 +26,7 @@ func (k *barKind) check(c *Chart) error {
 	if len(k.categories) == 0 {
 		return errors.New("no categories")
 	}
-	if err := checkDistinct("category", k.categories); err != nil {
+	if err := checkDistinct("two category labels are %q", k.categories); err != nil {
 		return err
 	}
 	if err := checkNames(k.series); err != nil {
@@ -89,16 +89,4 @@ func (k *barKind) text(c *Chart) string {
 		}
 	}
 	return textTable(header, rows)
-}
-
-// checkDistinct refuses equal labels: two rows or bars of one name cannot be told apart.
-func checkDistinct(what string, labels []string) error {
-	seen := make(map[string]bool, len(labels))
-	for _, l := range labels {
-		if seen[l] {
-			return fmt.Errorf("two %s labels are %q", what, l)
-		}
-		seen[l] = true
-	}
-	return nil
 }

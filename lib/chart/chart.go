@@ -15,6 +15,7 @@
 package chart
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 )
@@ -64,14 +65,7 @@ func (c *Chart) Err() error {
 // Axes names the two axes, with their units: c.Axes("batch size", "throughput (tokens/s)"). Charts other than [Line]
 // and [Scatter] have no axis names until Axes sets them. An empty name does not change the axis.
 func (c *Chart) Axes(x, y string) *Chart {
-	return c.with(func(d *Chart) {
-		if x != "" {
-			d.x = x
-		}
-		if y != "" {
-			d.y = y
-		}
-	})
+	return c.with(func(d *Chart) { d.x, d.y = cmp.Or(x, c.x), cmp.Or(y, c.y) })
 }
 
 // LogX makes the horizontal axis logarithmic, for [Line] and [Scatter]. Every x must then be above zero.
@@ -93,10 +87,8 @@ func (c *Chart) Scale(low, high float64) *Chart {
 // Size sets the size of the picture in pixels, each side from 160 to 4000. Without it a chart takes the size that suits
 // its kind, and a smaller one where several are shown together.
 func (c *Chart) Size(width, height int) *Chart {
-	return c.with(func(d *Chart) {
-		// A zero would read as "no size given", and so pass unnoticed.
-		d.width, d.height = orMinusOne(width), orMinusOne(height)
-	})
+	// A zero would read as "no size given", and so pass unnoticed.
+	return c.with(func(d *Chart) { d.width, d.height = cmp.Or(width, -1), cmp.Or(height, -1) })
 }
 
 func (c *Chart) with(change func(*Chart)) *Chart {
@@ -111,15 +103,9 @@ func (c *Chart) with(change func(*Chart)) *Chart {
 // checkAdjustments returns an error for settings that the kind would ignore: LogX on a chart with a linear axis
 // misleads.
 func (c *Chart) checkAdjustments() error {
-	points, bars, cells := false, false, false
-	switch c.kind.(type) {
-	case *points2D:
-		points = true
-	case *barKind:
-		bars = true
-	case *heatMap:
-		cells = true
-	}
+	_, points := c.kind.(*points2D)
+	_, bars := c.kind.(*barKind)
+	_, cells := c.kind.(*heatMap)
 	switch {
 	case c.logX && !points:
 		return errors.New("LogX is for Line and Scatter")
@@ -138,11 +124,4 @@ func (c *Chart) checkAdjustments() error {
 		}
 	}
 	return c.checkRange()
-}
-
-func orMinusOne(n int) int {
-	if n == 0 {
-		return -1
-	}
-	return n
 }

@@ -14,6 +14,14 @@ var (
 	inf = math.Inf(1)
 )
 
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestErrors(t *testing.T) {
 	line := func(s ...Series) *Chart { return Line("loss", "step", "nats", s...) }
 	bar := func(s ...Series) *Chart { return Bar("time", []string{"dp", "tp"}, s...) }
@@ -122,9 +130,7 @@ func TestChartsDoNotChange(t *testing.T) {
 	y := []float64{1, 2}
 	c := Line("loss", "step", "nats", Series{Name: "a", Y: y})
 	before, err := c.SVG()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	y[0] = nan
 	c.LogY().Size(300, 300).Axes("other", "names").Stacked()
 	after, err := c.SVG()

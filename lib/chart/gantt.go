@@ -68,11 +68,8 @@ func (k *gantt) check(*Chart) error {
 }
 
 func (k *gantt) extent() (low, high float64) {
-	low, high = k.spans[0].Start, k.spans[0].End
-	for _, s := range k.spans {
-		low, high = min(low, s.Start), max(high, s.End)
-	}
-	return low, high
+	low = slices.MinFunc(k.spans, func(a, b Span) int { return cmp.Compare(a.Start, b.Start) }).Start
+	return low, slices.MaxFunc(k.spans, func(a, b Span) int { return cmp.Compare(a.End, b.End) }).End
 }
 
 // tracks assigns each span of a lane, in order of start, to the first track that is free, so that spans of one track do
@@ -91,12 +88,10 @@ func (k *gantt) tracks() (track []int, count map[string]int) {
 		if t < 0 {
 			t = len(free[s.Lane])
 			free[s.Lane] = append(free[s.Lane], 0)
+			count[s.Lane]++
 		}
 		free[s.Lane][t] = s.End
 		track[i] = t
-	}
-	for lane, ends := range free {
-		count[lane] = len(ends)
 	}
 	return track, count
 }

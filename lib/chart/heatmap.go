@@ -30,10 +30,10 @@ func (k *heatMap) check(c *Chart) error {
 	if len(k.xs) == 0 || len(k.ys) == 0 {
 		return errors.New("no cells")
 	}
-	if err := checkDistinct("column", k.xs); err != nil {
+	if err := checkDistinct("two column labels are %q", k.xs); err != nil {
 		return err
 	}
-	if err := checkDistinct("row", k.ys); err != nil {
+	if err := checkDistinct("two row labels are %q", k.ys); err != nil {
 		return err
 	}
 	if len(k.values) != len(k.ys) {
@@ -58,11 +58,8 @@ func (k *heatMap) check(c *Chart) error {
 
 // span is the least and the greatest value.
 func (k *heatMap) span() (low, high float64) {
-	low, high = k.values[0][0], k.values[0][0]
-	for _, row := range k.values {
-		low, high = min(low, slices.Min(row)), max(high, slices.Max(row))
-	}
-	return low, high
+	all := slices.Concat(k.values...)
+	return slices.Min(all), slices.Max(all)
 }
 
 // stated reports whether cells have room for their values.
@@ -109,9 +106,9 @@ func (k *heatMap) options(c *Chart) object {
 		// A single value needs a scale of non-zero width to have a colour.
 		high = low + max(math.Abs(low), 1)
 	}
-	precision := decimals(low, high)
-	if allWhole(k.values) {
-		precision = 0
+	precision := 0
+	if slices.ContainsFunc(slices.Concat(k.values...), func(v float64) bool { return v != math.Trunc(v) }) {
+		precision = decimals(low, high)
 	}
 	h["visualMap"] = object{
 		"show": key > 0,
@@ -120,17 +117,6 @@ func (k *heatMap) options(c *Chart) object {
 		"inRange": object{"color": ramp}, "textStyle": object{"fontSize": 11, "color": ink},
 	}
 	return h
-}
-
-func allWhole(values [][]float64) bool {
-	for _, row := range values {
-		for _, v := range row {
-			if v != math.Trunc(v) {
-				return false
-			}
-		}
-	}
-	return true
 }
 
 func (k *heatMap) text(c *Chart) string {

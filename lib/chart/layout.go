@@ -1,6 +1,10 @@
 package chart
 
-import "math"
+import (
+	"maps"
+	"math"
+	"slices"
+)
 
 // size is the size that the caller set, else the default of the kind.
 func (c *Chart) size() (width, height int) {
@@ -11,10 +15,7 @@ func (c *Chart) size() (width, height int) {
 	switch k := c.kind.(type) {
 	case *gantt:
 		_, count := k.tracks()
-		tracks := 1
-		for _, n := range count {
-			tracks = max(tracks, n)
-		}
+		tracks := slices.Max(slices.Collect(maps.Values(count)))
 		width, height = 860, min(130+len(k.lanes)*max(32, 20*tracks), 1200)
 	case *heatMap:
 		row := 26
@@ -56,10 +57,9 @@ func heading(c *Chart) object {
 		o["legend"] = legend
 		top += legendRow * legendRows(names, inner)
 	}
+	top += 12
 	if c.y != "" {
-		top += 26
-	} else {
-		top += 12
+		top += 14
 	}
 	bottom := margin
 	if c.x != "" {

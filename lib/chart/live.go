@@ -31,9 +31,7 @@ const liveInterval = 250 * time.Millisecond
 //		...
 //		live.Show(chart.Line("loss", "step", "loss (nats)", chart.Series{Name: "train", Y: losses}))
 //	}
-func NewLive() *Live {
-	return &Live{place: here(), id: "chart-" + gonbui.UniqueId(), now: time.Now}
-}
+func NewLive() *Live { return &Live{place: here(), id: "chart-" + gonbui.UniqueId(), now: time.Now} }
 
 // Show replaces the output by these charts. A notebook draws them at once if the last drawing was at least 250 ms ago;
 // else a later call or Close does. They are static images until Close. A terminal prints them at Close only. Show

@@ -67,39 +67,34 @@ func optionsOf(c goEChart) (o object, err error) {
 	}); mapped || o["geo"] != nil {
 		return nil, errors.New("maps need outlines that ECharts itself does not have")
 	}
-	return o, checkFunctions("options", o)
+	return o, checkFunctions("options", "", o)
 }
 
 // takesFunction is the list of keys in revive.js.
-var takesFunction = regexp.MustCompile(`takesFunction = /\^\((.*)\)\$/`)
+var takesFunction = strings.Split(
+	regexp.MustCompile(`takesFunction = /\^\((.*)\)\$/`).FindStringSubmatch(reviveJS)[1], "|")
 
-// checkFunctions returns an error for a function in an option where ECharts expects none and would show it as text.
-func checkFunctions(path string, node any) error {
+// checkFunctions returns an error for a function in an option where ECharts expects none and would show it as text. key
+// is that of the node, and "" in a list.
+func checkFunctions(path, key string, node any) error {
 	switch v := node.(type) {
 	case []any:
 		for i, e := range v {
-			if err := checkFunctions(fmt.Sprintf("%s[%d]", path, i), e); err != nil {
+			if err := checkFunctions(fmt.Sprintf("%s[%d]", path, i), "", e); err != nil {
 				return err
 			}
 		}
 	case object:
-		keys := strings.Split(takesFunction.FindStringSubmatch(reviveJS)[1], "|")
 		for _, key := range slices.Sorted(maps.Keys(v)) {
-			at := path + "." + key
-			text, isText := v[key].(string)
-			switch {
-			case !isText:
-				if err := checkFunctions(at, v[key]); err != nil {
-					return err
-				}
-			case strings.Contains(text, "%MY_ECHARTS%"):
-				return fmt.Errorf("%s: the function refers to the live chart, which an image does not have", at)
-			case strings.Contains(text, "__f__") && !slices.Contains(keys, key):
-				return fmt.Errorf("%s: a JavaScript function has no effect here", at)
+			if err := checkFunctions(path+"."+key, key, v[key]); err != nil {
+				return err
 			}
 		}
 	case string:
-		if strings.Contains(v, "__f__") {
+		if key != "" && strings.Contains(v, "%MY_ECHARTS%") {
+			return fmt.Errorf("%s: the function refers to the live chart, which an image does not have", path)
+		}
+		if strings.Contains(v, "__f__") && !slices.Contains(takesFunction, key) {
 			return fmt.Errorf("%s: a JavaScript function has no effect here", path)
 		}
 	}

@@ -21,9 +21,7 @@ func TestOf(t *testing.T) {
 	formatter := opts.FuncOpts("function (p) { return p.name + ' = ' + p.value; }")
 	c := Of(pie("shares", opts.Label{Formatter: string(formatter)}))
 	svg, err := c.SVG()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	for _, want := range []string{"shares", "weights = 3", "optimizer = 6"} {
 		if !strings.Contains(svg, want) {
 			t.Errorf("the picture lacks %q", want)

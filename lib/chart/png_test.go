@@ -19,21 +19,15 @@ import (
 func drawn(t *testing.T, c *Chart) image.Image {
 	t.Helper()
 	fragment, err := c.fragment(true, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	m := regexp.MustCompile(`src="data:image/png;base64,([^"]*)"`).FindStringSubmatch(fragment)
 	if m == nil {
 		t.Fatalf("%s has no PNG image: %.300s", c.title, fragment)
 	}
 	data, err := base64.StdEncoding.DecodeString(m[1])
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	picture, err := png.Decode(bytes.NewReader(data))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return picture
 }
 

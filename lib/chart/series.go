@@ -42,15 +42,21 @@ func checkNames(series []Series) error {
 	if len(series) == 0 {
 		return errors.New("no series")
 	}
-	seen := map[string]bool{}
-	for i, s := range series {
-		if s.Name == "" && len(series) > 1 {
-			return fmt.Errorf("series %d has no name", i)
+	names := seriesNames(series)
+	if i := slices.Index(names, ""); i >= 0 && len(series) > 1 {
+		return fmt.Errorf("series %d has no name", i)
+	}
+	return checkDistinct("two series are named %q", names)
+}
+
+// checkDistinct refuses equal names: two series, rows or bars of one name cannot be told apart.
+func checkDistinct(format string, names []string) error {
+	seen := make(map[string]bool, len(names))
+	for _, name := range names {
+		if seen[name] {
+			return fmt.Errorf(format, name)
 		}
-		if seen[s.Name] {
-			return fmt.Errorf("two series are named %q", s.Name)
-		}
-		seen[s.Name] = true
+		seen[name] = true
 	}
 	return nil
 }
@@ -80,6 +86,4 @@ func checkNumbers(what string, values []float64, log bool) error {
 }
 
 // nearlyEqual reports whether low and high differ by little more than rounding: such an axis has no room for ticks.
-func nearlyEqual(low, high float64) bool {
-	return high-low <= 1e-9*max(math.Abs(low), math.Abs(high))
-}
+func nearlyEqual(low, high float64) bool { return high-low <= 1e-9*max(math.Abs(low), math.Abs(high)) }

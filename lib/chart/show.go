@@ -76,10 +76,10 @@ func (c *Chart) among(n int) *Chart {
 	if n == 1 || c.Err() != nil || c.width != 0 {
 		return c
 	}
-	_, height := c.size()
 	if _, ok := c.kind.(*gantt); ok {
 		return c
 	}
+	_, height := c.size()
 	return c.Size(450, max(300, min(height, 360)))
 }
 

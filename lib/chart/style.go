@@ -70,6 +70,4 @@ func rgb(hex string) (r, g, b float64) {
 }
 
 // decimals is the number of decimal places that distinguish values between low and high.
-func decimals(low, high float64) int {
-	return int(min(max(2-math.Floor(math.Log10(high-low)), 0), 12))
-}
+func decimals(low, high float64) int { return int(min(max(2-math.Floor(math.Log10(high-low)), 0), 12)) }

@@ -116,13 +116,9 @@ func TestSVGShowsTheChart(t *testing.T) {
 // ECharts draws large data in steps, of which an image would show the first alone.
 func TestSVGShowsEveryPoint(t *testing.T) {
 	few, err := Scatter("s", "x", "y", Series{Y: make([]float64, 1)}).SVG()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	many, err := Scatter("s", "x", "y", Series{Y: make([]float64, maxMarks)}).SVG()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if got := strings.Count(many, palette[0]) - strings.Count(few, palette[0]) + 1; got != maxMarks {
 		t.Errorf("%d of %d points are drawn", got, maxMarks)
 	}
@@ -137,17 +133,11 @@ func TestSVGIsTheSameEachTime(t *testing.T) {
 	fresh := &engine{limit: time.Minute}
 	for _, c := range slices.Backward(gallery()) {
 		p, err := c.picture()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		second, err := p.svg()
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		again, err := fresh.render(p, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if second != first[c.title] || again != second {
 			t.Errorf("%s: another picture the second time", c.title)
 		}
@@ -156,9 +146,7 @@ func TestSVGIsTheSameEachTime(t *testing.T) {
 
 func TestRenderStopsAndRecovers(t *testing.T) {
 	e := &engine{limit: 50 * time.Millisecond}
-	if err := e.load(); err != nil {
-		t.Fatal(err)
-	}
+	check(t, e.load())
 	for name, function := range map[string]string{
 		"endless loop":      "while (true) {}",
 		"endless recursion": "(function f() { return f() + 1; })()",

@@ -44,32 +44,27 @@ func (k *table) text(*Chart) string { return textTable(k.header, k.rows) }
 // html needs no script and no picture: every notebook shows a table element, trusted or not.
 func (k *table) html(title string) string {
 	right := numeric(len(k.header), k.rows)
-	var b strings.Builder
-	cell := func(tag, text string, column int) {
-		align := "left"
-		if right[column] {
-			align = "right"
+	row := func(tag string, cells []string) string {
+		var b strings.Builder
+		for j, text := range cells {
+			align := "left"
+			if right[j] {
+				align = "right"
+			}
+			fmt.Fprintf(&b, `<%s style="text-align:%s">%s</%[1]s>`, tag, align, escape(text))
 		}
-		fmt.Fprintf(&b, `<%s style="text-align:%s">%s</%[1]s>`, tag, align, escape(text))
+		return "<tr>" + b.String() + "</tr>"
 	}
-	b.WriteString(`<table>`)
+	var body strings.Builder
+	for _, cells := range k.rows {
+		body.WriteString(row("td", cells))
+	}
+	caption := ""
 	if title != "" {
-		fmt.Fprintf(&b, `<caption>%s</caption>`, escape(title))
+		caption = "<caption>" + escape(title) + "</caption>"
 	}
-	b.WriteString(`<thead><tr>`)
-	for j, h := range k.header {
-		cell("th", h, j)
-	}
-	b.WriteString(`</tr></thead><tbody>`)
-	for _, row := range k.rows {
-		b.WriteString(`<tr>`)
-		for j, v := range row {
-			cell("td", v, j)
-		}
-		b.WriteString(`</tr>`)
-	}
-	b.WriteString(`</tbody></table>`)
-	return b.String()
+	return "<table>" + caption + "<thead>" + row("th", k.header) + "</thead><tbody>" +
+		body.String() + "</tbody></table>"
 }
 
 // numeric tells which columns hold numbers in every row.

@@ -2,13 +2,14 @@ package launch
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"time"
 )
@@ -48,27 +49,15 @@ func ours(process string) bool {
 	return err == nil && uid == os.Getuid()
 }
 
-// tail is the last line that a program wrote, unless it is too long.
-type tail struct {
-	mu   sync.Mutex
-	text []byte
-}
-
-func (t *tail) Write(p []byte) (int, error) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.text = append(t.text, p...)
-	t.text = t.text[max(0, len(t.text)-2000):]
-	return len(p), nil
-}
-
-// explain adds the last line to an error.
-func (t *tail) explain(err error) error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	text := strings.TrimSpace(string(t.text))
-	if text = text[strings.LastIndexByte(text, '\n')+1:]; text == "" {
-		return err
+// output runs a short program and returns its standard output; an error has the last line of its standard error.
+func output(ctx context.Context, command ...string) (string, error) {
+	text, err := ownGroup(exec.CommandContext(ctx, command[0], command[1:]...)).Output()
+	var ended *exec.ExitError
+	if errors.As(err, &ended) {
+		lines := strings.Split(strings.TrimSpace(string(ended.Stderr)), "\n")
+		if last := lines[len(lines)-1]; last != "" {
+			err = fmt.Errorf("%w: %.300s", err, last)
+		}
 	}
-	return fmt.Errorf("%w: %.300s", err, text)
+	return string(text), err
 }

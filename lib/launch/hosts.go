@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strconv"
@@ -98,7 +97,7 @@ func ParseHosts(text string) ([]Host, error) {
 func Discover(ctx context.Context, script string, known []Host) ([]Host, error) {
 	output, err := output(ctx, script)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%s: %w", script, err)
 	}
 	var hosts hostList
 	for line := range strings.Lines(output) {
@@ -115,16 +114,4 @@ func Discover(ctx context.Context, script string, known []Host) ([]Host, error) 
 		}
 	}
 	return hosts, nil
-}
-
-// output runs a short program and returns its standard output; the error includes its standard error.
-func output(ctx context.Context, name string, args ...string) (string, error) {
-	cmd := ownGroup(exec.CommandContext(ctx, name, args...))
-	var said tail
-	cmd.Stderr = &said
-	text, err := cmd.Output()
-	if err != nil {
-		return "", said.explain(fmt.Errorf("%s: %w", name, err))
-	}
-	return string(text), nil
 }

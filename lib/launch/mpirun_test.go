@@ -1,6 +1,7 @@
 package launch
 
 import (
+	"bytes"
 	"context"
 	"path/filepath"
 	"slices"
@@ -25,7 +26,7 @@ exit 0; }
 until [ -e $1.0 ] && [ -e $1.1 ]; do sleep 0.01; done
 exit 75
 `)
-	var out, noise buffer
+	var out, noise bytes.Buffer
 	var said []string
 	err := Supervise(t.Context(), Config{
 		Hosts: func(context.Context) ([]Host, error) { return ParseHosts("localhost:3") },

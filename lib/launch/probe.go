@@ -53,11 +53,11 @@ func Probe(ctx context.Context, hosts []Host, agent Agent, deadline time.Duratio
 	}
 	all.Wait()
 	for i, h := range hosts {
-		if failed[i] != nil {
+		if failed[i] == nil {
+			live = append(live, h)
+		} else {
 			silent = append(silent, Silent{h, failed[i]})
-			continue
 		}
-		live = append(live, h)
 	}
 	return live, silent
 }
@@ -66,15 +66,12 @@ func Probe(ctx context.Context, hosts []Host, agent Agent, deadline time.Duratio
 func ask(ctx context.Context, agent []string, deadline time.Duration) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, deadline, fmt.Errorf("no answer within %v", deadline))
 	defer cancel()
-	cmd := ownGroup(exec.CommandContext(ctx, agent[0], append(agent[1:len(agent):len(agent)], "true")...))
-	var said tail
-	cmd.Stderr = &said
-	err := cmd.Run()
+	_, err := output(ctx, append(agent[:len(agent):len(agent)], "true")...)
 	switch {
-	case err == nil || errors.Is(err, exec.ErrWaitDelay): // it succeeded, and a process that it started still runs
+	case errors.Is(err, exec.ErrWaitDelay): // it succeeded, and a process that it started still runs
 		return nil
-	case ctx.Err() != nil:
+	case err != nil && ctx.Err() != nil:
 		return context.Cause(ctx)
 	}
-	return said.explain(err)
+	return err
 }

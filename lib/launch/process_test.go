@@ -8,7 +8,6 @@ import (
 	"regexp"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -16,22 +15,12 @@ import (
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
-// buffer is a bytes.Buffer for two goroutines.
-type buffer struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.text.String()
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // soon waits for something, and fails the test if it does not come.
@@ -58,13 +47,11 @@ var trouble = regexp.MustCompile("^rank 1 lost")
 
 func TestProcess(t *testing.T) {
 	defer systest.NoLeaks(t)()
-	var out, noise buffer
+	var out, noise bytes.Buffer
 	p, err := Start("/bin/sh", []string{"-c", "trap 'echo saved; exit 7' USR1; echo ready; echo rank 1 lost >&2; " +
 		"while :; do sleep 0.01; done"},
 		&out, &noise, trouble)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	closed(t, "trouble", p.Trouble())
 	select {
 	case <-p.Done():
@@ -89,22 +76,16 @@ func TestKill(t *testing.T) {
 	}
 	defer systest.NoLeaks(t)()
 	file := filepath.Join(t.TempDir(), "pid")
-	var out, noise buffer
+	var out, noise bytes.Buffer
 	p, err := Start("/bin/sh", []string{"-c", `setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; kill -STOP $$' ` +
 		file +
 		` & wait; sleep 1000`}, &out, &noise, trouble)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	soon(t, "a rank that runs", func() bool { _, err := os.Stat(file); return err == nil })
 	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	rank, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	p.Kill()
 	closed(t, "the end", p.Done())
 	if want := 128 + int(syscall.SIGKILL); p.Status() != want {
@@ -131,9 +112,7 @@ func TestKillMarkedOfOthers(t *testing.T) {
 		cmd.Env = []string{setting}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		// which returns when the process is another program, with its own environment
-		if err := cmd.Start(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, cmd.Start())
 		return cmd
 	}
 	const nobody = 65534

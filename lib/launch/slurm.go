@@ -21,7 +21,7 @@ func Slurm(ctx context.Context) ([]Host, error) {
 	}
 	text, err := output(ctx, "scontrol", "show", "hostnames", nodes)
 	if err != nil {
-		return nil, fmt.Errorf("SLURM_JOB_NODELIST=%s: %w", nodes, err)
+		return nil, fmt.Errorf("SLURM_JOB_NODELIST=%s: scontrol: %w", nodes, err)
 	}
 	names := strings.Fields(text)
 	tasks, err := slurmTasks(os.Getenv("SLURM_TASKS_PER_NODE"), len(names))

@@ -1,6 +1,7 @@
 package notebook
 
 import (
+	"cmp"
 	"fmt"
 	"html"
 	"io"
@@ -50,13 +51,12 @@ func (cellDisplay) interval() time.Duration { return 100 * time.Millisecond }
 
 func (d cellDisplay) draw(s state) {
 	// Without a total, an indeterminate progress element shows only that something runs.
-	bar := fmt.Sprintf(`<progress aria-label="%s">`, html.EscapeString(s.label))
+	position, text := "", s.running()
 	if s.total > 0 {
-		bar = fmt.Sprintf(`<progress aria-label="%s" max="%d" value="%d">`,
-			html.EscapeString(s.label), s.total, min(s.count, s.total))
+		position = fmt.Sprintf(` max="%d" value="%d"`, s.total, min(s.count, s.total))
 	}
-	text := s.running()
-	d.send(d.id, "<div>"+bar+"</progress> "+html.EscapeString(text)+"</div>", text)
+	d.send(d.id, fmt.Sprintf(`<div><progress aria-label="%s"%s></progress> %s</div>`,
+		html.EscapeString(s.label), position, html.EscapeString(text)), text)
 }
 
 func (d cellDisplay) finish(s state) {
@@ -72,11 +72,7 @@ type terminalDisplay struct {
 }
 
 func newTerminalDisplay(w io.Writer, s state) *terminalDisplay {
-	total := s.total
-	if total == 0 {
-		total = -1 // not known
-	}
-	return &terminalDisplay{w, progressbar.NewOptions(total,
+	return &terminalDisplay{w, progressbar.NewOptions(cmp.Or(s.total, -1), // not known
 		progressbar.OptionSetWriter(w),
 		progressbar.OptionSetWidth(20),
 		progressbar.OptionSetPredictTime(false), // the text tells the time
@@ -88,24 +84,20 @@ func newTerminalDisplay(w io.Writer, s state) *terminalDisplay {
 
 func (*terminalDisplay) interval() time.Duration { return 100 * time.Millisecond }
 
-func (d *terminalDisplay) draw(s state) {
-	d.bar.Describe(s.running())
-	_ = d.bar.Set(d.position(s)) // a terminal that cannot be written to is no reason to stop
-}
+func (d *terminalDisplay) draw(s state) { d.show(s, s.running()) }
 
 func (d *terminalDisplay) finish(s state) {
-	d.bar.Describe(s.result())
-	_ = d.bar.Set(d.position(s))
+	d.show(s, s.result())
 	_ = d.bar.Exit()
 	fmt.Fprintln(d.w)
 }
 
-// position is at most the total, since the bar rejects more.
-func (d *terminalDisplay) position(s state) int {
+func (d *terminalDisplay) show(s state, text string) {
+	d.bar.Describe(text)
 	if s.total > 0 {
-		return min(s.count, s.total)
+		s.count = min(s.count, s.total) // the bar rejects more
 	}
-	return s.count
+	_ = d.bar.Set(s.count) // a terminal that cannot be written to is no reason to stop
 }
 
 // lineDisplay writes lines, for logs.

@@ -1,6 +1,7 @@
 package notebook
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -61,16 +62,14 @@ func keep(name string, value any) error {
 func Kept[T any](name string) (T, error) {
 	var value T
 	err := kept(name, reflect.ValueOf(&value).Elem())
-	switch {
-	case err == nil:
+	if err == nil {
 		return value, nil
-	case errors.Is(err, errNotKept):
-		err = fmt.Errorf("notebook: %w", err)
-	default:
-		err = fmt.Errorf("notebook: reading %q: %w", name, err)
 	}
 	var zero T
-	return zero, err
+	if errors.Is(err, errNotKept) {
+		return zero, fmt.Errorf("notebook: %w", err)
+	}
+	return zero, fmt.Errorf("notebook: reading %q: %w", name, err)
 }
 
 func kept(name string, into reflect.Value) error {
@@ -96,13 +95,10 @@ func notKept(s store, name string) error {
 	if err != nil {
 		return fmt.Errorf("%w under %q, and the saved names cannot be listed: %w", errNotKept, name, err)
 	}
-	list := "nothing"
-	if len(names) > 0 {
-		for i, n := range names {
-			names[i] = strconv.Quote(n)
-		}
-		list = strings.Join(names, ", ")
+	for i, n := range names {
+		names[i] = strconv.Quote(n)
 	}
+	list := cmp.Or(strings.Join(names, ", "), "nothing")
 	return fmt.Errorf("%w under %q; kept so far: %s; run the cell that calls notebook.Keep(%q, …) first",
 		errNotKept, name, list, name)
 }

@@ -17,6 +17,14 @@ import (
 	"github.com/shardbook/shardbook/lib/notebook"
 )
 
+// check ends the test if there is an error.
+func check(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
 // inCell makes the process look like a cell of a kernel with the given temporary folder.
 func inCell(t *testing.T, folder string) {
 	t.Setenv("GONB_PIPE", "pipe")
@@ -65,9 +73,7 @@ type Exported struct{ Z int }
 
 func keep(t *testing.T, name string, value any) {
 	t.Helper()
-	if err := notebook.Keep(name, value); err != nil {
-		t.Fatal(err)
-	}
+	check(t, notebook.Keep(name, value))
 }
 
 func checkKept[T any](t *testing.T, name string, want T) {
@@ -212,9 +218,7 @@ func TestKeptOfTypeDeclaredAnew(t *testing.T) {
 		return err
 	}
 	everywhere(t, func(t *testing.T) {
-		if err := keepFirst(); err != nil {
-			t.Fatal(err)
-		}
+		check(t, keepFirst())
 		checkError(t, "another type run", readSecond(), "declared again")
 	})
 }
@@ -285,9 +289,7 @@ func TestKeepConcurrently(t *testing.T) {
 // A full disk, or here a folder that is a file, is an error.
 func TestKeepWithoutFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	check(t, os.WriteFile(file, nil, 0o600))
 	inCell(t, file)
 	checkError(t, "Keep", notebook.Keep("value", 1), "")
 	_, err := notebook.Kept[int]("value")

@@ -49,9 +49,7 @@ type Bar struct {
 
 // NewBar draws a bar at zero for the given number of steps; end it with [Bar.Done]. If total is not positive, the
 // number of steps is not known: the bar counts without a remaining time.
-func NewBar(label string, total int) *Bar {
-	return newBar(label, total, time.Now, openDisplay)
-}
+func NewBar(label string, total int) *Bar { return newBar(label, total, time.Now, openDisplay) }
 
 func newBar(label string, total int, now func() time.Time, open func(state) display) *Bar {
 	b := &Bar{state: state{label: oneLine(label), total: max(total, 0)}, now: now}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -39,33 +38,28 @@ func openStore() (store, error) {
 }
 
 // memoryStore has values in memory, encoded like those in files so that they behave alike.
-type memoryStore struct {
-	mu   sync.Mutex
-	data map[string][]byte
-}
+type memoryStore struct{ data sync.Map } // of []byte by name
 
-var processStore = memoryStore{data: map[string][]byte{}}
+var processStore memoryStore
 
 func (s *memoryStore) put(name string, data []byte) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.data[name] = data
+	s.data.Store(name, data)
 	return nil
 }
 
 func (s *memoryStore) get(name string) ([]byte, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if data, found := s.data[name]; found {
-		return data, nil
+	if data, found := s.data.Load(name); found {
+		return data.([]byte), nil
 	}
 	return nil, fs.ErrNotExist
 }
 
-func (s *memoryStore) names() ([]string, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Sorted(maps.Keys(s.data)), nil
+func (s *memoryStore) names() (names []string, err error) {
+	for name := range s.data.Range {
+		names = append(names, name.(string))
+	}
+	slices.Sort(names)
+	return names, nil
 }
 
 // folderStore has one file of a folder per value. The file's name is the value's name in hexadecimal, which is valid

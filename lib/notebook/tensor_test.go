@@ -30,9 +30,7 @@ func randomTensor(t *testing.T, r *rand.Rand, dtype dtypes.DType, dims ...int) *
 			}
 		}
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return tensor
 }
 
@@ -42,9 +40,7 @@ func bits(t *testing.T, tensor *tensors.Tensor) []byte {
 		return nil
 	}
 	var data []byte
-	if err := tensor.ConstBytes(func(b []byte) { data = bytes.Clone(b) }); err != nil {
-		t.Fatal(err)
-	}
+	check(t, tensor.ConstBytes(func(b []byte) { data = bytes.Clone(b) }))
 	return data
 }
 
@@ -123,15 +119,11 @@ func TestKeepParameters(t *testing.T) {
 // A tensor that is only on a device is fetched, and stays where it is.
 func TestKeepDeviceTensor(t *testing.T) {
 	backend, err := compute.NewWithConfig("go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer backend.Finalize()
 	want := tensors.FromValue([]float32{1, 2, 3})
 	tensor, err := want.OnDeviceClone(backend, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if tensor.HasLocal() {
 		t.Fatal("the tensor is not only on the device, so this test shows nothing")
 	}
