@@ -25,7 +25,7 @@ var conformance = map[string]struct {
 	play  func(context.Context, group.Group) error
 }{
 	"random":     {[]int{1, 2, 3, 4}, random(100)},
-	"plans":      {[]int{4}, byPlans(20)},
+	"plans":      {[]int{4}, byPlans(10)},
 	"background": {[]int{4}, background},
 	"same bits":  {[]int{3, 4}, sameBits},
 	"devices":    {[]int{3}, onDevices},
@@ -60,14 +60,14 @@ func TestGoroutines(t *testing.T) {
 		}
 	}
 	for n := 1; n <= 8; n++ {
-		run(t, n, random(50))
-		run(t, n, byPlans(10))
+		run(t, n, random(20))
+		run(t, n, byPlans(4))
 		run(t, n, func(ctx context.Context, g group.Group) error {
 			slow, err := group.Slow(g, group.Link{Latency: 20 * time.Microsecond, Bandwidth: 1e9})
 			if err != nil {
 				return err
 			}
-			return random(10)(ctx, slow)
+			return random(5)(ctx, slow)
 		})
 	}
 }
