@@ -58,26 +58,6 @@ func TestForms(t *testing.T) {
 	}
 }
 
-// TestSumLoss trains on a loss that is a sum over the examples.
-func TestSumLoss(t *testing.T) {
-	const world = 4
-	backend := devicetest.Open(t, world)
-	m := toy.Layers(2, false)
-	m.Criterion = func(y, targets *graph.Node) *graph.Node {
-		return graph.ReduceAllSum(graph.Square(graph.Sub(y, targets)))
-	}
-	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(0.01)}
-	want, metrics := traintest.Alone(t, backend, recipe, 5, toySource(2*world))
-	got := together(t, newEngine(t, backend, recipe, paramserver.Options{SumLoss: true, Accumulate: 2}), world, 5,
-		toySource(2*world))[0]
-	if off := traintest.Apart(t, want, got.params); !(off <= 8) {
-		t.Errorf("%g units from one device", off)
-	}
-	if loss := got.losses[0] * world; math.Abs(loss/metrics[0].Loss-1) > 1e-5 { // of the ranks' sums the mean
-		t.Errorf("loss %v, want %v", loss, metrics[0].Loss)
-	}
-}
-
 // TestRefused has options, recipes and batches that cannot be, with what the errors name.
 func TestRefused(t *testing.T) {
 	backend := devicetest.Open(t, 2)
@@ -177,7 +157,8 @@ type lonely struct{ group.Group }
 
 func (lonely) Do(context.Context, group.Call) error { return nil }
 
-// TestKinds trains in each precision, and a model with buffers: within rounding of one device.
+// TestKinds trains in each precision, a model with buffers, and on a loss that is a sum over the examples: within
+// rounding of one device.
 func TestKinds(t *testing.T) {
 	const world, steps = 3, 4
 	backend := devicetest.Open(t, world)
@@ -186,17 +167,25 @@ func TestKinds(t *testing.T) {
 	mixed.Precision, _ = precision.ParsePolicy("bf16")
 	mixed.Precision.Reduce = dtypes.BFloat16
 	pure.Precision, _ = precision.ParsePolicy("bf16-pure")
+	summed := toy.Layers(2, false)
+	summed.Criterion = func(y, targets *graph.Node) *graph.Node {
+		return graph.ReduceAllSum(graph.Square(graph.Sub(y, targets)))
+	}
 	for name, c := range map[string]struct {
 		recipe train.Recipe
 		units  float64 // of float32, of which a bfloat16's last place has 2¹⁶
 	}{"mixed": {mixed, 1 << 16}, "pure": {pure, 1 << 16},
-		"buffers": {train.Recipe{Model: toy.Buffered(0.5), Optimizer: optim.AdamW(1e-2)}, 8}} {
-		recipe := c.recipe
-		want, _ := traintest.Alone(t, backend, recipe, steps, toySource(4*world))
-		o := paramserver.Options{BucketBytes: 160, Accumulate: 2, Servers: 2}
-		got := together(t, newEngine(t, backend, recipe, o), world, steps, toySource(4*world))[0]
+		"buffers": {train.Recipe{Model: toy.Buffered(0.5), Optimizer: optim.AdamW(1e-2)}, 8},
+		"sum":     {train.Recipe{Model: summed, Optimizer: optim.SGD(0.01)}, 8}} {
+		want, metrics := traintest.Alone(t, backend, c.recipe, steps, toySource(4*world))
+		o := paramserver.Options{BucketBytes: 160, Accumulate: 2, Servers: 2, SumLoss: name == "sum"}
+		got := together(t, newEngine(t, backend, c.recipe, o), world, steps, toySource(4*world))[0]
 		if off := traintest.Apart(t, want, got.params); !(off <= c.units) {
 			t.Errorf("%s: %g units from one device", name, off)
+		}
+		// Of the ranks' sums, got has the mean.
+		if loss := got.losses[0] * world; o.SumLoss && math.Abs(loss/metrics[0].Loss-1) > 1e-5 {
+			t.Errorf("%s: loss %v, want %v", name, loss, metrics[0].Loss)
 		}
 	}
 }

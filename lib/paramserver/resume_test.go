@@ -24,7 +24,6 @@ import (
 // leg is a part of a run: ranks of a form, which continue from the last checkpoint in a folder if there is one.
 type leg struct {
 	form  string
-	ranks int
 	to    int // the step to end at
 	every int // the steps between checkpoints
 	kill  int // the step in which a rank dies; none if it is negative
@@ -34,16 +33,16 @@ type leg struct {
 func (l leg) run(t *testing.T, dir string) (asked [][]int, err error) {
 	t.Helper()
 	e := toyEngine(t, l.form)
-	batches := toyRows(l.form, l.ranks)
+	batches := toyRows(l.form, world)
 	var last *checkpoint.Checkpoint
 	if _, err := checkpoint.Latest(dir); err == nil {
 		last = traintest.Last(t, dir)
 	} else if !errors.Is(err, fs.ErrNotExist) {
 		t.Fatal(err)
 	}
-	asked = make([][]int, l.ranks)
-	ranks := make([]*paramserver.Worker, l.ranks)
-	err = group.Run(context.Background(), l.ranks, func(ctx context.Context, g group.Group) error {
+	asked = make([][]int, world)
+	ranks := make([]*paramserver.Worker, world)
+	err = group.Run(context.Background(), world, func(ctx context.Context, g group.Group) error {
 		me := g.Rank()
 		rank, err := e.Join(ctx, g, me)
 		if err != nil {
@@ -56,7 +55,7 @@ func (l leg) run(t *testing.T, dir string) (asked [][]int, err error) {
 		for err == nil && rank.Steps() < l.to {
 			step := rank.Steps()
 			asked[me] = append(asked[me], step)
-			if step == l.kill && me == l.ranks-1 {
+			if step == l.kill && me == world-1 {
 				return traintest.ErrLuck
 			}
 			inputs, targets := batches(step)
@@ -115,7 +114,7 @@ func TestResume(t *testing.T) {
 	const end = 9
 	for form := range toyForms {
 		dir, whole := t.TempDir(), t.TempDir()
-		l := leg{form: form, ranks: world, to: end, every: 3, kill: 8}
+		l := leg{form: form, to: end, every: 3, kill: 8}
 		before, err := l.run(t, dir)
 		if err == nil {
 			t.Fatalf("%s: no error", form)
@@ -160,7 +159,7 @@ func TestExchange(t *testing.T) {
 		}
 	}
 	train(2)
-	l := leg{form: "servers", ranks: world, to: 4, every: 2, kill: -1}
+	l := leg{form: "servers", to: 4, every: 2, kill: -1}
 	if asked, err := l.run(t, dir); err != nil || !slices.Equal(asked[0], span(2, 4)) {
 		t.Fatalf("steps %v, error %v", asked, err)
 	}

@@ -1,28 +1,10 @@
 package trace_test
 
 import (
-	"fmt"
 	"testing"
 
 	"github.com/shardbook/shardbook/lib/trace"
 )
-
-// Wait for one step, warm up for three, record two, once.
-func ExampleSchedule() {
-	s := trace.Schedule{Wait: 1, WarmUp: 3, Active: 2, Repeat: 1}
-	for step := range 8 {
-		fmt.Println(step, s.State(step))
-	}
-	// Output:
-	// 0 waiting
-	// 1 warming up
-	// 2 warming up
-	// 3 warming up
-	// 4 recording
-	// 5 saving
-	// 6 waiting
-	// 7 waiting
-}
 
 // State against a list of all states, for every small schedule.
 func TestStates(t *testing.T) {

@@ -27,6 +27,9 @@ func (p *Pending) Wait() error {
 	return p.err
 }
 
+// Done is closed when the call has ended.
+func (p *Pending) Done() <-chan struct{} { return p.done }
+
 // WaitAll waits for all of the calls, and returns the first error in their order.
 func WaitAll(calls ...*Pending) (first error) {
 	for _, p := range calls {

@@ -28,57 +28,31 @@ func make1(t *testing.T, op plan.Op, algorithm plan.Algorithm, ranks int, option
 	return p
 }
 
-func rooted(op plan.Op) bool {
-	return op == plan.Broadcast || op == plan.Reduce || op == plan.Gather || op == plan.Scatter
-}
-
+// TestProve proves all plans, from and to all roots and in groups of all sizes, and that ranks get the same bits.
 func TestProve(t *testing.T) {
 	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
 		for ranks := 1; ranks <= 33; ranks++ {
-			same, err := make1(t, op, algorithm, ranks).SameBits() // which proves the plan first
-			if err != nil {
-				t.Fatalf("%d ranks: %v", ranks, err)
+			roots, sizes := 1, 1
+			if ranks < 13 && slices.Contains([]plan.Op{plan.Broadcast, plan.Reduce, plan.Gather, plan.Scatter}, op) {
+				roots = ranks
 			}
-			if !same {
-				t.Errorf("%d ranks: they add in different orders", ranks)
+			if ranks < 13 && algorithm == plan.Hierarchical {
+				sizes = ranks + 2
 			}
-		}
-	})
-}
-
-func TestProveRoots(t *testing.T) {
-	every(t, func(t *testing.T, op plan.Op, algorithm plan.Algorithm) {
-		if !rooted(op) {
-			return
-		}
-		for ranks := range 13 {
-			for root := range ranks {
-				if err := make1(t, op, algorithm, ranks, plan.Root(root)).Prove(); err != nil {
-					t.Fatalf("%d ranks, root %d: %v", ranks, root, err)
+			for root := range roots {
+				for size := range sizes {
+					options := []plan.Option{plan.Root(root)}
+					if size > 0 { // else the default
+						options = append(options, plan.GroupsOf(size))
+					}
+					same, err := make1(t, op, algorithm, ranks, options...).SameBits() // which proves the plan first
+					if err != nil || !same {
+						t.Fatalf("%d ranks, root %d, groups of %d: same bits: %v; %v", ranks, root, size, same, err)
+					}
 				}
 			}
 		}
 	})
-}
-
-func TestProveGroups(t *testing.T) {
-	for _, op := range plan.Ops() {
-		if !slices.Contains(plan.Algorithms(op), plan.Hierarchical) {
-			continue
-		}
-		for ranks := 1; ranks <= 13; ranks++ {
-			for size := 1; size <= ranks+1; size++ {
-				root := 0
-				if rooted(op) {
-					root = ranks * 2 / 3
-				}
-				p := make1(t, op, plan.Hierarchical, ranks, plan.GroupsOf(size), plan.Root(root))
-				if same, err := p.SameBits(); !same || err != nil {
-					t.Fatalf("%v of %d ranks in groups of %d: same bits: %v; %v", op, ranks, size, same, err)
-				}
-			}
-		}
-	}
 }
 
 // A plan whose ranks each add their own data first is right, but the ranks differ by rounding.
