@@ -14,7 +14,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
-	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
@@ -260,29 +259,5 @@ func TestFailedLoad(t *testing.T) {
 			return nil
 		}); err != nil {
 		t.Error(err)
-	}
-}
-
-// envDir is set in processes that are ranks: the folder for their checkpoints, one for each form. They run this test
-// program, built with the tag mpi.
-const envDir = "SHARDBOOK_ZERO_DIR"
-
-// TestProcesses trains by processes under mpirun, each of which writes a file, and by goroutines. Three ranks' sums
-// come out the same, bit for bit: Open MPI 4.1.4 adds three of them in the ranks' order. A machine without Open MPI and
-// without the means to get it skips the test; CI and root never do.
-func TestProcesses(t *testing.T) {
-	program, root := systest.BuildRanks(t, t.TempDir()), t.TempDir()
-	if output, _, err := systest.Ranks(t, envDir+"="+root, "mpirun", "-n", fmt.Sprint(three), "--oversubscribe",
-		program); err != nil {
-		t.Fatalf("mpirun: %v: %s", err, output)
-	}
-	for i, o := range toyForms {
-		dir, theirs := t.TempDir(), filepath.Join(root, fmt.Sprint(i))
-		check(t, goOn(devicetest.Open(t, 8), o, dir, theEnd, never))
-		sameState(t, fmt.Sprintf("stage %d by processes", o.Stage), stateIn(t, theirs), stateIn(t, dir))
-		files, err := filepath.Glob(filepath.Join(traintest.Last(t, theirs).Path, "*.safetensors"))
-		if err != nil || len(files) != three {
-			t.Errorf("stage %d: files %v, %v; want one of each process", o.Stage, files, err)
-		}
 	}
 }
