@@ -68,43 +68,6 @@ func sameState(t *testing.T, what string, got, want traintest.Named) {
 	}
 }
 
-// TestCheckpoints passes a run on from form to form, to one device and back. Each loads the checkpoint of the one
-// before and saves it again: the same bits, with states of all kinds of optimizers. A step from there gives the same
-// results.
-func TestCheckpoints(t *testing.T) {
-	ctx, backend, batches := context.Background(), devicetest.Open(t, 8), toyBatches(24)
-	r := train.Recipe{Model: toy.Model(true), Optimizer: rules()}
-	first := form{8, false, zero.Options{Stage: 3}}
-	run, dir := first.start(t, backend, r), t.TempDir()
-	_, err := learn(ctx, run, 3, batches)
-	check(t, errors.Join(err, run.Save(ctx, dir, "note", 0)))
-	want, err := learn(ctx, run, 1, batches)
-	check(t, errors.Join(err, run.Close()))
-	saved := stateIn(t, dir)
-	for _, f := range []form{{3, false, zero.Options{Stage: 1}}, {4, true, zero.Options{Stage: 2}},
-		{4, false, zero.Options{Stage: 3, Shards: 2}},
-		{4, true, zero.Options{Stage: 1, Shards: 2}}, {3, true, zero.Options{Stage: 3}}, {}, first} {
-		again, c := t.TempDir(), traintest.Last(t, dir)
-		if f.devices == 0 { // what shards nothing
-			run := traintest.One(t, backend, r)
-			check(t, run.Load(ctx, c))
-			_, err := run.Save(ctx, again, "note", 0)
-			check(t, errors.Join(err, run.Close()))
-		} else {
-			run := f.start(t, backend, r)
-			check(t, errors.Join(run.Load(ctx, c), run.Save(ctx, again, "note", 0)))
-			got, err := learn(ctx, run, 1, batches)
-			check(t, err)
-			if off := traintest.Apart(t, want, got); !(off <= 4) || run.Steps() != 4 {
-				t.Errorf("%+v: step %d is %g units off", f, run.Steps(), off)
-			}
-			check(t, run.Close())
-		}
-		sameState(t, fmt.Sprintf("%+v, saved again", f), stateIn(t, again), saved)
-		dir = again
-	}
-}
-
 // trainOn trains from the last checkpoint in a folder, if there is one. It saves every second step and the last. The
 // last rank dies before a step.
 func trainOn(ctx context.Context, g group.Group, one train.Trainer, dir string, end, dies int) error {
