@@ -14,31 +14,15 @@ import (
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// stateIn is all that is in the newest checkpoint of a folder.
-func stateIn(t *testing.T, dir string) traintest.Named {
-	t.Helper()
-	c := traintest.Last(t, dir)
-	values, err := c.Read(t.Context(), c.Tree())
-	if err != nil {
-		t.Fatal(err)
-	}
-	named, err := params.Zip(c.Tree(), values)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return named
-}
-
 // sameState checks that the checkpoints of two folders hold the same bits.
 func sameState(t *testing.T, name, got, want string) {
 	t.Helper()
-	a, b := stateIn(t, got), stateIn(t, want)
+	a, b := traintest.State(t, got), traintest.State(t, want)
 	if at := traintest.Differ(a, b); at != "" || len(a) != len(b) {
 		t.Errorf("%s: %d entries, want %d; other bits in %q", name, len(a), len(b), at)
 	}
@@ -72,11 +56,11 @@ func TestCheckpoints(t *testing.T) {
 		"GPT": {train.Recipe{Model: small(1), Optimizer: optim.AdamW(1e-2), Clip: 0.5}, texts(8), lossBound,
 			[]*parallel.Layout{{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}, {Data: 4, ZeRO: 3}, nil,
 				{Replicas: 2, Pipe: 2, Tensor: 2}, {Replicas: 2, Ring: 2, RingRanks: true, Ulysses: 2, ZeRO: 1}}},
-		"all optimizers": {train.Recipe{Model: toy.Model(true), Optimizer: rules()}, toyBatches(24), lossBound,
+		"all optimizers": {train.Recipe{Model: toy.Model(true), Optimizer: rules()}, toy.Batches(24), lossBound,
 			[]*parallel.Layout{zero3, {Replicas: 3, ZeRO: 1}, {Data: 4, ZeRO: 2},
 				{Replicas: 4, ZeRO: 3, Shards: 2}, {Data: 3, ZeRO: 3}, nil, zero3}},
 		"half types": {train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Precision: fp16},
-			toyBatches(6), 2e-3, []*parallel.Layout{{Pipe: 2, Data: 3, ZeRO: 2, Microbatches: 1},
+			toy.Batches(6), 2e-3, []*parallel.Layout{{Pipe: 2, Data: 3, ZeRO: 2, Microbatches: 1},
 				{Replicas: 2, ZeRO: 3}, {Pipe: 3, Schedule: pipeline.KindGPipe}, {Replicas: 2, Data: 3, ZeRO: 1}}},
 	} {
 		_, want := traintest.Alone(t, devices(), c.recipe, len(c.layouts), c.batches)
@@ -132,7 +116,7 @@ func resumed(t *testing.T, r train.Recipe, l *parallel.Layout, from, again, next
 func TestFailedSave(t *testing.T) {
 	const rows = 8
 	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.5)}
-	want, _ := traintest.Alone(t, devices(), r, 2, toyBatches(rows))
+	want, _ := traintest.Alone(t, devices(), r, 2, toy.Batches(rows))
 	root := t.TempDir()
 	file, good := filepath.Join(root, "file"), filepath.Join(root, "good")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -145,7 +129,7 @@ func TestFailedSave(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := start(t, r, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 1})
-	steps(t, run, 1, toyBatches(rows))
+	steps(t, run, 1, toy.Batches(rows))
 	if err := run.Save(t.Context(), file, nil, 0); err == nil {
 		t.Error("a checkpoint in a file")
 	}
@@ -155,7 +139,7 @@ func TestFailedSave(t *testing.T) {
 	if err := run.Load(t.Context(), traintest.Last(t, good)); err == nil {
 		t.Error("a checkpoint of another recipe is loaded")
 	}
-	steps(t, run, 2, toyBatches(rows))
+	steps(t, run, 2, toy.Batches(rows))
 	near(t, "after what failed", paramsOf(t, run), want, unitBound)
 	if entries, err := os.ReadDir(root); err != nil || len(entries) != 2 {
 		t.Errorf("in the folder: %v, %v", entries, err)

@@ -39,13 +39,13 @@ func TestFaults(t *testing.T) {
 			{At: "middle", Fault: traintest.Panics, Victim: 0},
 			{At: "last", Fault: traintest.Cancels, Victim: 2},
 		}},
-		{parallel.Layout{Pipe: 2, Data: 2, ZeRO: 2}, toys, toyBatches(faultRows), []traintest.Case{
+		{parallel.Layout{Pipe: 2, Data: 2, ZeRO: 2}, toys, toy.Batches(faultRows), []traintest.Case{
 			{At: "first", Fault: traintest.Fails, Victim: 0},
 			{At: "last", Fault: traintest.Fails, Victim: 1},
 			{At: "middle", Fault: traintest.Cancels, Victim: 1},
 			{At: "middle", Fault: traintest.Panics, Victim: 0},
 		}},
-		{parallel.Layout{Replicas: 2, Pipe: 2, Data: 2, ZeRO: 1}, toys, toyBatches(faultRows), []traintest.Case{
+		{parallel.Layout{Replicas: 2, Pipe: 2, Data: 2, ZeRO: 1}, toys, toy.Batches(faultRows), []traintest.Case{
 			{At: "before", Fault: traintest.Fails, Victim: 3},
 			{At: "last", Fault: traintest.Cancels, Victim: 2},
 			{At: "first", Fault: traintest.Stalls, Victim: 1},
@@ -104,7 +104,7 @@ func TestClose(t *testing.T) {
 	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Clip: 1}
 	for _, l := range []parallel.Layout{{Data: 2, ZeRO: 3}, {Replicas: 2, Pipe: 2, Data: 2, ZeRO: 2, Recompute: true}} {
 		run := start(t, r, l)
-		steps(t, run, 2, toyBatches(faultRows))
+		steps(t, run, 2, toy.Batches(faultRows))
 		if err := run.Close(); err != nil {
 			t.Error(err)
 		}

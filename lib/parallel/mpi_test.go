@@ -103,7 +103,7 @@ func TestProcesses(t *testing.T) {
 			name, dir := fmt.Sprintf("%+v", l), fmt.Sprint(i)
 			got, want := filepath.Join(theirs, dir), filepath.Join(own, dir)
 			if l.Replicas > 1 && l.Pipe > 1 {
-				near(t, name, stateIn(t, got), stateIn(t, want), unitBound)
+				near(t, name, traintest.State(t, got), traintest.State(t, want), unitBound)
 			} else {
 				sameState(t, name, got, want)
 			}

@@ -13,7 +13,6 @@ import (
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/step"
@@ -28,7 +27,7 @@ func TestFaults(t *testing.T) {
 	const m = 4
 	backend := devices(t)
 	o := pipeline.Options{Schedule: scheduled(t, pipeline.KindPipeDream, 2, m), Timeout: time.Minute}
-	ranks := traintest.Ranks[train.Trainer]{Size: 2, Batches: toyBatches(m * microRows), Folder: t.TempDir(),
+	ranks := traintest.Ranks[train.Trainer]{Size: 2, Batches: toy.Batches(m * microRows), Folder: t.TempDir(),
 		Join: func(ctx context.Context, g group.Group) (train.Trainer, error) {
 			return pipeline.Join(ctx, g, backend, g.Rank(), free(), o)
 		},
@@ -48,22 +47,11 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// stateIn is all that is in the newest checkpoint of a folder.
-func stateIn(t testing.TB, dir string) (r result) {
-	t.Helper()
-	c := traintest.Last(t, dir)
-	values, err := c.Read(context.Background(), c.Tree())
-	check(t, err)
-	r.params, err = params.Zip(c.Tree(), values)
-	check(t, err)
-	return r
-}
-
 // TestAsynchronousCheckpoint resumes from a checkpoint with the same results: PipeDream fills the pipeline in each
 // step.
 func TestAsynchronousCheckpoint(t *testing.T) {
 	const m = 4
-	ctx, backend, batches, dir := context.Background(), devices(t), toyBatches(m*microRows), t.TempDir()
+	ctx, backend, batches, dir := context.Background(), devices(t), toy.Batches(m*microRows), t.TempDir()
 	o := pipeline.Options{Schedule: scheduled(t, pipeline.KindPipeDream, 3, m)}
 	run := start(t, backend, free(), o)
 	var want, got result
@@ -80,7 +68,7 @@ func TestAsynchronousCheckpoint(t *testing.T) {
 	got.train(t, again, 3, batches)
 	same(t, "a run that goes on", got, want)
 	for name, want := range map[string]int32{"train.steps": 2, "train.updates": 2 * m} {
-		if got := tensors.ToScalar[int32](stateIn(t, dir).params.Get(name)); got != want {
+		if got := tensors.ToScalar[int32](traintest.State(t, dir).Get(name)); got != want {
 			t.Errorf("%s is %d, want %d", name, got, want)
 		}
 	}

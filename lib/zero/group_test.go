@@ -19,7 +19,6 @@ import (
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/zero"
@@ -34,7 +33,7 @@ const (
 var (
 	toyRecipe = train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(1e-2)}
 	toyForms  = []zero.Options{{Stage: 1}, {Stage: 2, Accumulate: 2}, {Stage: 3, Prefetch: 1}}
-	toySource = toyBatches(2 * 2 * three)
+	toySource = toy.Batches(2 * 2 * three)
 )
 
 // together runs a group of ranks.
@@ -47,17 +46,6 @@ func together(ctx context.Context, backend *xla.Backend, r train.Recipe, ranks i
 		}
 		return errors.Join(do(ctx, g, one), one.Close())
 	})
-}
-
-// stateIn is all that is in the newest checkpoint of a folder.
-func stateIn(t *testing.T, dir string) traintest.Named {
-	t.Helper()
-	c := traintest.Last(t, dir)
-	values, err := c.Read(t.Context(), c.Tree())
-	check(t, err)
-	named, err := params.Zip(c.Tree(), values)
-	check(t, err)
-	return named
 }
 
 // sameState checks that two states have the same bits.
@@ -115,7 +103,7 @@ func TestAfterFault(t *testing.T) {
 			t.Errorf("stage %d: the last checkpoint is of step %d", o.Stage, c.Step)
 		}
 		check(t, errors.Join(goOn(backend, o, dir, theEnd, never), goOn(backend, o, whole, theEnd, never)))
-		sameState(t, fmt.Sprint("stage ", o.Stage), stateIn(t, dir), stateIn(t, whole))
+		sameState(t, fmt.Sprint("stage ", o.Stage), traintest.State(t, dir), traintest.State(t, whole))
 		leaks()
 	}
 }
@@ -125,7 +113,7 @@ func TestAfterFault(t *testing.T) {
 func TestFailedSave(t *testing.T) {
 	backend, dir, file := devicetest.Open(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "file")
 	check(t, errors.Join(goOn(backend, toyForms[2], dir, theEnd, never), os.WriteFile(file, nil, 0o600)))
-	want := stateIn(t, dir)
+	want := traintest.State(t, dir)
 	model, victim := toy.Model(true), 0
 	initial, idle := model.Initial, model.Params().Index("idle")
 	model.Initial = func() ([]*tensors.Tensor, error) {
@@ -166,7 +154,7 @@ func TestFailedSave(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 		t.Errorf("in the folder: %v, %v", entries, err)
 	}
-	sameState(t, "the checkpoint before", stateIn(t, dir), want)
+	sameState(t, "the checkpoint before", traintest.State(t, dir), want)
 }
 
 // TestFailedLoad has ranks load a checkpoint with a damaged file, checkpoints of different steps, or nil on one rank.
