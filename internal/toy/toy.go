@@ -115,3 +115,8 @@ func Batch(step, rows int) (inputs, targets *tensors.Tensor) {
 	}
 	return tensors.FromFlatDataAndDimensions(x, rows, 4), tensors.FromFlatDataAndDimensions(y, rows, 3)
 }
+
+// Batches gives the batches of a number of examples, by step.
+func Batches(rows int) func(step int) (inputs, targets *tensors.Tensor) {
+	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return Batch(step, rows) }
+}

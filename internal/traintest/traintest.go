@@ -157,6 +157,21 @@ func Last(t testing.TB, dir string) *checkpoint.Checkpoint {
 	return c
 }
 
+// State is all that is in the newest checkpoint of a folder.
+func State(t testing.TB, dir string) Named {
+	t.Helper()
+	c := Last(t, dir)
+	values, err := c.Read(t.Context(), c.Tree())
+	if err != nil {
+		t.Fatal(err)
+	}
+	named, err := params.Zip(c.Tree(), values)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return named
+}
+
 // Fault is what goes wrong with a rank.
 type Fault string
 

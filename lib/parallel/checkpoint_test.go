@@ -14,173 +14,101 @@ import (
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
-	"github.com/shardbook/shardbook/lib/zero"
 )
-
-// stateIn is all that is in the newest checkpoint of a folder.
-func stateIn(t *testing.T, dir string) traintest.Named {
-	t.Helper()
-	c := traintest.Last(t, dir)
-	values, err := c.Read(t.Context(), c.Tree())
-	if err != nil {
-		t.Fatal(err)
-	}
-	named, err := params.Zip(c.Tree(), values)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return named
-}
 
 // sameState checks that the checkpoints of two folders hold the same bits.
 func sameState(t *testing.T, name, got, want string) {
 	t.Helper()
-	a, b := stateIn(t, got), stateIn(t, want)
+	a, b := traintest.State(t, got), traintest.State(t, want)
 	if at := traintest.Differ(a, b); at != "" || len(a) != len(b) {
 		t.Errorf("%s: %d entries, want %d; other bits in %q", name, len(a), len(b), at)
 	}
 }
 
-// engineRun is a run in this process, in a layout or on one device.
-type engineRun interface {
-	load(c *checkpoint.Checkpoint) error
-	step(step int) (loss float64, err error)
-	save(dir string) error
+// rules are optimizers with states of all kinds, one for each part of the toy.
+func rules() optim.Optimizer {
+	eight := optim.Adam8bit(1e-2)
+	eight.Block, eight.Least = 4, 1
+	return optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("in.w"), Optimizer: optim.Adafactor(1e-2)},
+		optim.Group{Has: optim.Named("in.b", "scale"), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}},
+		optim.Group{Has: optim.Named("h0.w"), Optimizer: eight},
+		optim.Group{Has: optim.Named("out.w"), Optimizer: optim.Adam(1e-2)})
 }
 
-type layoutRun struct {
-	train.Trainer
-	batches traintest.Batches
-}
-
-func (r layoutRun) load(c *checkpoint.Checkpoint) error { return r.Load(context.Background(), c) }
-func (r layoutRun) save(dir string) error {
-	return r.Save(context.Background(), dir, "note", 0)
-}
-func (r layoutRun) step(step int) (float64, error) {
-	inputs, targets := r.batches(step)
-	m, err := r.Step(context.Background(), inputs, targets)
-	return m.Loss, err
-}
-
-type deviceRun struct {
-	*train.Run
-	batches traintest.Batches
-}
-
-func (r deviceRun) load(c *checkpoint.Checkpoint) error { return r.Load(context.Background(), c) }
-func (r deviceRun) save(dir string) error {
-	_, err := r.Save(context.Background(), dir, "note", 0)
-	return err
-}
-func (r deviceRun) step(step int) (float64, error) {
-	m, err := r.Step(r.batches(step))
-	return m.Loss, err
-}
-
-// TestCheckpoints resumes a run in one layout after another, on one device and back. Each loads the previous
-// checkpoint, saves the same bits again, and trains like an uninterrupted run on one device. Shards are padded.
+// TestCheckpoints resumes runs in one layout after another, on one device (a nil layout) and back. Each loads the
+// previous checkpoint, saves the same bits again, and trains like an uninterrupted run on one device. Shards are
+// padded. In half types the state has master weights and the numbers of loss scaling.
 func TestCheckpoints(t *testing.T) {
-	const rows = 8
-	r := train.Recipe{Model: small(1), Optimizer: optim.AdamW(1e-2), Clip: 0.5}
-	first := parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}
-	layouts := []*parallel.Layout{&first, {Data: 4, ZeRO: 3}, nil, {Replicas: 2, Pipe: 2, Tensor: 2},
-		{Replicas: 2, Ring: 2, RingRanks: true, Ulysses: 2, ZeRO: 1}}
-	_, want := traintest.Alone(t, devices(), r, len(layouts), texts(rows))
-	var dir string
-	for step, l := range layouts {
-		var run engineRun
-		var end func() error
-		if l == nil {
-			one := traintest.One(t, devices(), r)
-			run, end = deviceRun{one, texts(rows)}, one.Close
-		} else {
-			one := start(t, r, *l)
-			run, end = layoutRun{one, texts(rows)}, one.Close
-		}
-		name := fmt.Sprintf("step %d, %+v", step, l)
-		if dir != "" {
-			again := t.TempDir()
-			c := traintest.Last(t, dir)
-			var note string
-			if err := errors.Join(run.load(c), c.Meta(&note),
-				run.save(again)); err != nil || c.Step != step || note != "note" {
-				t.Fatalf("%s: a checkpoint of step %d with note %q: %v", name, c.Step, note, err)
+	fp16, err := precision.ParsePolicy("fp16")
+	if err != nil {
+		t.Fatal(err)
+	}
+	zero3 := &parallel.Layout{Replicas: 8, ZeRO: 3}
+	for name, c := range map[string]struct {
+		recipe  train.Recipe
+		batches traintest.Batches
+		bound   float64
+		layouts []*parallel.Layout
+	}{
+		"GPT": {train.Recipe{Model: small(1), Optimizer: optim.AdamW(1e-2), Clip: 0.5}, texts(8), lossBound,
+			[]*parallel.Layout{{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}, {Data: 4, ZeRO: 3}, nil,
+				{Replicas: 2, Pipe: 2, Tensor: 2}, {Replicas: 2, Ring: 2, RingRanks: true, Ulysses: 2, ZeRO: 1}}},
+		"all optimizers": {train.Recipe{Model: toy.Model(true), Optimizer: rules()}, toy.Batches(24), lossBound,
+			[]*parallel.Layout{zero3, {Replicas: 3, ZeRO: 1}, {Data: 4, ZeRO: 2},
+				{Replicas: 4, ZeRO: 3, Shards: 2}, {Data: 3, ZeRO: 3}, nil, zero3}},
+		"half types": {train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Precision: fp16},
+			toy.Batches(6), 2e-3, []*parallel.Layout{{Pipe: 2, Data: 3, ZeRO: 2, Microbatches: 1},
+				{Replicas: 2, ZeRO: 3}, {Pipe: 3, Schedule: pipeline.KindGPipe}, {Replicas: 2, Data: 3, ZeRO: 1}}},
+	} {
+		_, want := traintest.Alone(t, devices(), c.recipe, len(c.layouts), c.batches)
+		dir := ""
+		for step, l := range c.layouts {
+			what, next, again := fmt.Sprintf("%s, step %d, %+v", name, step, l), t.TempDir(), t.TempDir()
+			loss, err := resumed(t, c.recipe, l, dir, again, next, c.batches)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
 			}
-			sameState(t, name+", saved again", again, dir)
-		}
-		loss, err := run.step(step)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if off := math.Abs(loss/want[step].Loss - 1); !(off <= lossBound) {
-			t.Errorf("%s: the loss is %g, of a run that goes on %g", name, loss, want[step].Loss)
-		}
-		dir = t.TempDir()
-		if err := errors.Join(run.save(dir), end()); err != nil {
-			t.Fatal(err)
+			if dir != "" {
+				sameState(t, what+", saved again", again, dir)
+			}
+			if off := math.Abs(loss/want[step].Loss - 1); !(off <= c.bound) {
+				t.Errorf("%s: the loss is %g, of a run that goes on %g", what, loss, want[step].Loss)
+			}
+			dir = next
 		}
 	}
 }
 
-// TestCheckpointsOfEngines has the engines of ZeRO and of pipelines load a layout's checkpoint and save it again, and a
-// layout load theirs: the same bits. The state has master copies and the loss scaling's numbers, and the last layout
-// goes on with parameters in half types that it makes of the master copies.
-func TestCheckpointsOfEngines(t *testing.T) {
-	policy, err := precision.ParsePolicy("fp16")
-	if err != nil {
-		t.Fatal(err)
+// resumed loads the checkpoint in the folder from, unless that is "", and saves it again; makes a step, and saves.
+func resumed(t *testing.T, r train.Recipe, l *parallel.Layout, from, again, next string,
+	batches traintest.Batches) (float64, error) {
+	t.Helper()
+	ctx := t.Context()
+	load := func(load func(context.Context, *checkpoint.Checkpoint) error, save func(string) error) error {
+		if from == "" {
+			return nil
+		}
+		c, note := traintest.Last(t, from), ""
+		if err := errors.Join(load(ctx, c), c.Meta(&note), save(again)); err != nil || note != "note" {
+			return fmt.Errorf("a checkpoint with note %q: %w", note, err)
+		}
+		return nil
 	}
-	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Precision: policy}
-	_, want := traintest.Alone(t, devices(), r, 3, toyBatches(6))
-	l := parallel.Layout{Pipe: 2, Data: 3, ZeRO: 2, Microbatches: 1}
-	dir, ofZero, ofPipe := t.TempDir(), t.TempDir(), t.TempDir()
-	run := start(t, r, l)
-	steps(t, run, 2, toyBatches(6))
-	if err := run.Save(context.Background(), dir, nil, 0); err != nil {
-		t.Fatal(err)
+	if l == nil {
+		run := traintest.One(t, devices(), r)
+		save := func(dir string) error { _, err := run.Save(ctx, dir, "note", 0); return err }
+		err := load(run.Load, save)
+		m, failed := run.Step(batches(run.Steps()))
+		return m.Loss, errors.Join(err, failed, save(next), run.Close())
 	}
-	c := traintest.Last(t, dir)
-
-	z, err := zero.New(t.Context(), devices(), r, 2, zero.Options{Stage: 3})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(z.Load(t.Context(), c), z.Save(t.Context(), ofZero, nil, 0), z.Close()); err != nil {
-		t.Fatal(err)
-	}
-	sameState(t, "zero", ofZero, dir)
-
-	gpipe, err := pipeline.GPipe(3, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	pipe, err := pipeline.New(t.Context(), devices(), r, pipeline.Options{Schedule: gpipe})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(pipe.Load(t.Context(), traintest.Last(t, ofZero)), pipe.Save(t.Context(), ofPipe, nil, 0),
-		pipe.Close()); err != nil {
-		t.Fatal(err)
-	}
-	sameState(t, "pipeline", ofPipe, dir)
-
-	again := t.TempDir()
-	other := start(t, r, parallel.Layout{Replicas: 2, Data: 3, ZeRO: 1})
-	if err := errors.Join(other.Load(t.Context(), traintest.Last(t, ofPipe)), other.Save(t.Context(), again, nil,
-		0)); err != nil || other.Steps() != 2 {
-		t.Fatalf("%d steps, %v", other.Steps(), err)
-	}
-	sameState(t, "back", again, dir)
-	const half = 2e-3 // of a number, as half types round
-	m := steps(t, other, 3, toyBatches(6))[0]
-	if off := math.Abs(m.Loss/want[2].Loss - 1); !(off <= half) || math.Abs(want[0].Loss/want[2].Loss-1) < 10*half {
-		t.Errorf("the losses are %g, of a run that goes on %g, and first %g", m.Loss, want[2].Loss, want[0].Loss)
-	}
+	run := start(t, r, *l)
+	save := func(dir string) error { return run.Save(ctx, dir, "note", 0) }
+	err := load(run.Load, save)
+	m, failed := stepOn(run, batches)
+	return m.Loss, errors.Join(err, failed, save(next), run.Close())
 }
 
 // TestFailedSave has a run save to where it cannot, and load what is not there or of another recipe: errors, after
@@ -188,7 +116,7 @@ func TestCheckpointsOfEngines(t *testing.T) {
 func TestFailedSave(t *testing.T) {
 	const rows = 8
 	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.5)}
-	want, _ := traintest.Alone(t, devices(), r, 2, toyBatches(rows))
+	want, _ := traintest.Alone(t, devices(), r, 2, toy.Batches(rows))
 	root := t.TempDir()
 	file, good := filepath.Join(root, "file"), filepath.Join(root, "good")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -201,7 +129,7 @@ func TestFailedSave(t *testing.T) {
 		t.Fatal(err)
 	}
 	run := start(t, r, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 1})
-	steps(t, run, 1, toyBatches(rows))
+	steps(t, run, 1, toy.Batches(rows))
 	if err := run.Save(t.Context(), file, nil, 0); err == nil {
 		t.Error("a checkpoint in a file")
 	}
@@ -211,7 +139,7 @@ func TestFailedSave(t *testing.T) {
 	if err := run.Load(t.Context(), traintest.Last(t, good)); err == nil {
 		t.Error("a checkpoint of another recipe is loaded")
 	}
-	steps(t, run, 2, toyBatches(rows))
+	steps(t, run, 2, toy.Batches(rows))
 	near(t, "after what failed", paramsOf(t, run), want, unitBound)
 	if entries, err := os.ReadDir(root); err != nil || len(entries) != 2 {
 		t.Errorf("in the folder: %v, %v", entries, err)

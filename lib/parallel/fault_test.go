@@ -19,7 +19,7 @@ import (
 const faultRows = 8
 
 // TestFaults has ranks of two devices fail, panic, stall or be cancelled, before a step and in it, in a ring, in one
-// pipeline and in two that train together. Every other rank gets an error that names it; whatever is asked of a rank
+// pipeline, in two that train together and with two copies of a sharded state (HSDP). Every other rank gets an error that names it; whatever is asked of a rank
 // after that says what to do; and nothing is left on the devices.
 func TestFaults(t *testing.T) {
 	toys := train.Recipe{Model: toy.Layers(2, true), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}, Clip: 1}
@@ -39,16 +39,21 @@ func TestFaults(t *testing.T) {
 			{At: "middle", Fault: traintest.Panics, Victim: 0},
 			{At: "last", Fault: traintest.Cancels, Victim: 2},
 		}},
-		{parallel.Layout{Pipe: 2, Data: 2, ZeRO: 2}, toys, toyBatches(faultRows), []traintest.Case{
+		{parallel.Layout{Pipe: 2, Data: 2, ZeRO: 2}, toys, toy.Batches(faultRows), []traintest.Case{
 			{At: "first", Fault: traintest.Fails, Victim: 0},
 			{At: "last", Fault: traintest.Fails, Victim: 1},
 			{At: "middle", Fault: traintest.Cancels, Victim: 1},
 			{At: "middle", Fault: traintest.Panics, Victim: 0},
 		}},
-		{parallel.Layout{Replicas: 2, Pipe: 2, Data: 2, ZeRO: 1}, toys, toyBatches(faultRows), []traintest.Case{
+		{parallel.Layout{Replicas: 2, Pipe: 2, Data: 2, ZeRO: 1}, toys, toy.Batches(faultRows), []traintest.Case{
 			{At: "before", Fault: traintest.Fails, Victim: 3},
 			{At: "last", Fault: traintest.Cancels, Victim: 2},
 			{At: "first", Fault: traintest.Stalls, Victim: 1},
+		}},
+		{parallel.Layout{Replicas: 4, ZeRO: 3, Shards: 2}, toys, toy.Batches(faultRows), []traintest.Case{
+			{At: "first", Fault: traintest.Fails, Victim: 3},
+			{At: "middle", Fault: traintest.Stalls, Victim: 2},
+			{At: "last", Fault: traintest.Panics, Victim: 0},
 		}},
 	} {
 		plan, err := parallel.NewPlan(form.recipe, form.layout)
@@ -104,7 +109,7 @@ func TestClose(t *testing.T) {
 	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Clip: 1}
 	for _, l := range []parallel.Layout{{Data: 2, ZeRO: 3}, {Replicas: 2, Pipe: 2, Data: 2, ZeRO: 2, Recompute: true}} {
 		run := start(t, r, l)
-		steps(t, run, 2, toyBatches(faultRows))
+		steps(t, run, 2, toy.Batches(faultRows))
 		if err := run.Close(); err != nil {
 			t.Error(err)
 		}

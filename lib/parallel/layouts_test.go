@@ -234,9 +234,9 @@ func TestOwnSchedule(t *testing.T) {
 	if l.Ranks() != 2 || l.Devices() != 4 {
 		t.Errorf("%d ranks, %d devices", l.Ranks(), l.Devices())
 	}
-	want, _ := traintest.Alone(t, devices(), r, until, toyBatches(rows))
+	want, _ := traintest.Alone(t, devices(), r, until, toy.Batches(rows))
 	run := start(t, r, l)
-	steps(t, run, until, toyBatches(rows))
+	steps(t, run, until, toy.Batches(rows))
 	near(t, "a schedule of one's own", paramsOf(t, run), want, unitBound)
 	if p := run.Plan(); p.Name != "mine" || !slices.ContainsFunc(p.Ranks[0],
 		func(op step.Op) bool { return op.Kind == step.Recompute }) {
@@ -269,8 +269,8 @@ func TestAsynchronous(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		steps(t, ours, until, toyBatches(rows))
-		steps(t, theirs, until, toyBatches(rows))
+		steps(t, ours, until, toy.Batches(rows))
+		steps(t, theirs, until, toy.Batches(rows))
 		near(t, "an asynchronous schedule", paramsOf(t, ours), paramsOf(t, theirs), 0)
 		plan, err := parallel.NewPlan(r, l)
 		if err != nil {
@@ -308,7 +308,7 @@ func TestLink(t *testing.T) {
 			t.Fatal(err)
 		}
 		began := time.Now()
-		steps(t, run, 1, toyBatches(8))
+		steps(t, run, 1, toy.Batches(8))
 		if took := time.Since(began); took < latency {
 			t.Errorf("a step took %v over a link of %v", took, latency)
 		}

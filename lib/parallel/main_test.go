@@ -9,7 +9,6 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
-	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/parallel"
@@ -50,10 +49,6 @@ func text(step, rows int) (inputs, targets *tensors.Tensor) {
 
 func texts(rows int) traintest.Batches {
 	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return text(step, rows) }
-}
-
-func toyBatches(rows int) traintest.Batches {
-	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(step, rows) }
 }
 
 // sharing is the recipe of a GPT for the devices of a layout; the model of any other recipe is left as it is.

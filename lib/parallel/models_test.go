@@ -51,12 +51,12 @@ func TestModels(t *testing.T) {
 			if l.Data == 3 {
 				rows = 6
 			}
-			want, metrics := traintest.Alone(t, devices(), r, until, toyBatches(rows))
+			want, metrics := traintest.Alone(t, devices(), r, until, toy.Batches(rows))
 			if metrics[0].GradNorm < 2*r.Clip {
 				t.Errorf("the norm is %g, and nothing is clipped", metrics[0].GradNorm)
 			}
 			run := start(t, r, l)
-			steps(t, run, until, toyBatches(rows))
+			steps(t, run, until, toy.Batches(rows))
 			near(t, fmt.Sprintf("%+v", l), paramsOf(t, run), want, unitBound)
 			if err := run.Close(); err != nil {
 				t.Error(err)
@@ -69,10 +69,10 @@ func TestModels(t *testing.T) {
 func TestWhole(t *testing.T) {
 	r := train.Recipe{Model: traintest.Whole{Model: toy.Model(false)},
 		Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
-	want, _ := traintest.Alone(t, devices(), r, 3, toyBatches(8))
+	want, _ := traintest.Alone(t, devices(), r, 3, toy.Batches(8))
 	for _, l := range []parallel.Layout{{Data: 2, ZeRO: 3}, {Replicas: 2, Data: 2, ZeRO: 1, Recompute: true}} {
 		run := start(t, r, l)
-		steps(t, run, 3, toyBatches(8))
+		steps(t, run, 3, toy.Batches(8))
 		near(t, fmt.Sprintf("%+v", l), paramsOf(t, run), want, unitBound)
 	}
 }

@@ -18,9 +18,9 @@ func init() {
 	}
 }
 
-// asProcess opens as many devices as the rank has: those that a test process is given are one.
+// asProcess opens as many devices as a rank has at most: those that a test process is given are one.
 func asProcess(ctx context.Context, job *mpi.Job, _ *xla.Backend) error {
-	backend, err := xla.Open(xla.Devices(processLayout.PerRank()), xla.Plugin("cpu"))
+	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
 	if err != nil {
 		return err
 	}

@@ -114,7 +114,7 @@ func TestBatchesRefused(t *testing.T) {
 	const rows = 8
 	r := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.5)}
 	l := parallel.Layout{Replicas: 2, Pipe: 2, Data: 2}
-	want, _ := traintest.Alone(t, devices(), r, 2, toyBatches(rows))
+	want, _ := traintest.Alone(t, devices(), r, 2, toy.Batches(rows))
 	run := start(t, r, l)
 	bad := func(at string) {
 		t.Helper()
@@ -138,9 +138,9 @@ func TestBatchesRefused(t *testing.T) {
 		}
 	}
 	bad("before a step")
-	steps(t, run, 1, toyBatches(rows))
+	steps(t, run, 1, toy.Batches(rows))
 	bad("after a step")
-	steps(t, run, 2, toyBatches(rows))
+	steps(t, run, 2, toy.Batches(rows))
 	near(t, "after batches that are refused", paramsOf(t, run), want, unitBound)
 	if err := errors.Join(run.Close(), run.Close()); err != nil {
 		t.Error(err)

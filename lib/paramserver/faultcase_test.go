@@ -70,7 +70,7 @@ func warm(t *testing.T, form string) *paramserver.Programs {
 
 // toyRows are batches of two examples for each micro-batch.
 func toyRows(form string, ranks int) traintest.Batches {
-	return toySource(2 * ranks * max(1, toyForms[form].Accumulate))
+	return toy.Batches(2 * ranks * max(1, toyForms[form].Accumulate))
 }
 
 // only is a rank's view of a group that leaves to a trap what a rank does in the same order each time: the servers

@@ -27,7 +27,7 @@ func TestForms(t *testing.T) {
 	for _, tied := range []bool{false, true} {
 		recipe := train.Recipe{Model: toy.Layers(3, tied), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}}
 		for _, world := range []int{1, 3, 8} {
-			want, metrics := traintest.Alone(t, backend, recipe, steps, toySource(2*world))
+			want, metrics := traintest.Alone(t, backend, recipe, steps, toy.Batches(2*world))
 			var first result
 			for i, o := range []paramserver.Options{{}, {BucketBytes: 160}, {BucketBytes: 160, Servers: 1},
 				{Recompute: true},
@@ -37,7 +37,7 @@ func TestForms(t *testing.T) {
 				if i == staged {
 					e.Stage()
 				}
-				got := together(t, e, world, steps, toySource(2*world))[0]
+				got := together(t, e, world, steps, toy.Batches(2*world))[0]
 				if i == 0 {
 					first = got
 				}
@@ -119,8 +119,8 @@ func TestAsync(t *testing.T) {
 	backend := devicetest.Open(t, 4)
 	recipe := train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(1e-2)}
 	e := newEngine(t, backend, recipe, paramserver.Options{Async: true, BucketBytes: 160, Servers: 1})
-	one := together(t, e, 1, steps, toySource(4))[0]
-	plain := together(t, newEngine(t, backend, recipe, paramserver.Options{}), 1, steps, toySource(4))[0]
+	one := together(t, e, 1, steps, toy.Batches(4))[0]
+	plain := together(t, newEngine(t, backend, recipe, paramserver.Options{}), 1, steps, toy.Batches(4))[0]
 	if name := traintest.Differ(one.params, plain.params); name != "" || one.staleness != 0 {
 		t.Errorf("one rank: %s differs, staleness %v", name, one.staleness)
 	}
@@ -133,7 +133,7 @@ func TestAsync(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		results[g.Rank()], err = steady(ctx, group.Group(lonely{g}), rank, steps, toySource(4*world))
+		results[g.Rank()], err = steady(ctx, group.Group(lonely{g}), rank, steps, toy.Batches(4*world))
 		return err
 	}); err != nil {
 		t.Fatal(err)
@@ -177,9 +177,9 @@ func TestKinds(t *testing.T) {
 	}{"mixed": {mixed, 1 << 16}, "pure": {pure, 1 << 16},
 		"buffers": {train.Recipe{Model: toy.Buffered(0.5), Optimizer: optim.AdamW(1e-2)}, 8},
 		"sum":     {train.Recipe{Model: summed, Optimizer: optim.SGD(0.01)}, 8}} {
-		want, metrics := traintest.Alone(t, backend, c.recipe, steps, toySource(4*world))
+		want, metrics := traintest.Alone(t, backend, c.recipe, steps, toy.Batches(4*world))
 		o := paramserver.Options{BucketBytes: 160, Accumulate: 2, Servers: 2, SumLoss: name == "sum"}
-		got := together(t, newEngine(t, backend, c.recipe, o), world, steps, toySource(4*world))[0]
+		got := together(t, newEngine(t, backend, c.recipe, o), world, steps, toy.Batches(4*world))[0]
 		if off := traintest.Apart(t, want, got.params); !(off <= c.units) {
 			t.Errorf("%s: %g units from one device", name, off)
 		}

@@ -4,9 +4,6 @@ import (
 	"context"
 	"testing"
 
-	"github.com/gomlx/gomlx/core/tensors"
-
-	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/paramserver"
@@ -19,10 +16,6 @@ type result struct {
 	losses    []float64 // of the whole batches
 	staleness float64   // the sum
 	params    traintest.Named
-}
-
-func toySource(rows int) traintest.Batches {
-	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(step, rows) }
 }
 
 // together trains a world of ranks for some steps, and returns what each ends with.

@@ -68,7 +68,7 @@ func TestStream(t *testing.T) {
 			if err != nil {
 				return err
 			}
-			if _, err := steady(ctx, g, rank, 5, toySource(2*world)); err != nil {
+			if _, err := steady(ctx, g, rank, 5, toy.Batches(2*world)); err != nil {
 				return err
 			}
 			for kind, ways := range s.ways {

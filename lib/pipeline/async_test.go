@@ -167,7 +167,7 @@ func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int,
 // with synchronous training, which gives other results. A rank stores as many versions as its schedule says.
 func TestAsynchronous(t *testing.T) {
 	const steps, m = 2, 8
-	backend, batches := devices(t), toyBatches(m*microRows)
+	backend, batches := devices(t), toy.Batches(m*microRows)
 	gradient := newSlope(t, backend)
 	synchronous := alone(t, backend, free(), steps, batches)
 	for _, cut := range [][]int{{4}, {1, 3}, {1, 2, 1}, {1, 1, 1, 1}} {

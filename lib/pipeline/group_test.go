@@ -2,9 +2,6 @@ package pipeline_test
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -12,12 +9,10 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
-	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/step"
@@ -32,7 +27,7 @@ func TestFaults(t *testing.T) {
 	const m = 4
 	backend := devices(t)
 	o := pipeline.Options{Schedule: scheduled(t, pipeline.KindPipeDream, 2, m), Timeout: time.Minute}
-	ranks := traintest.Ranks[train.Trainer]{Size: 2, Batches: toyBatches(m * microRows), Folder: t.TempDir(),
+	ranks := traintest.Ranks[train.Trainer]{Size: 2, Batches: toy.Batches(m * microRows), Folder: t.TempDir(),
 		Join: func(ctx context.Context, g group.Group) (train.Trainer, error) {
 			return pipeline.Join(ctx, g, backend, g.Rank(), free(), o)
 		},
@@ -52,22 +47,11 @@ func TestFaults(t *testing.T) {
 	}
 }
 
-// stateIn is all that is in the newest checkpoint of a folder.
-func stateIn(t testing.TB, dir string) (r result) {
-	t.Helper()
-	c := traintest.Last(t, dir)
-	values, err := c.Read(context.Background(), c.Tree())
-	check(t, err)
-	r.params, err = params.Zip(c.Tree(), values)
-	check(t, err)
-	return r
-}
-
 // TestAsynchronousCheckpoint resumes from a checkpoint with the same results: PipeDream fills the pipeline in each
 // step.
 func TestAsynchronousCheckpoint(t *testing.T) {
 	const m = 4
-	ctx, backend, batches, dir := context.Background(), devices(t), toyBatches(m*microRows), t.TempDir()
+	ctx, backend, batches, dir := context.Background(), devices(t), toy.Batches(m*microRows), t.TempDir()
 	o := pipeline.Options{Schedule: scheduled(t, pipeline.KindPipeDream, 3, m)}
 	run := start(t, backend, free(), o)
 	var want, got result
@@ -84,69 +68,8 @@ func TestAsynchronousCheckpoint(t *testing.T) {
 	got.train(t, again, 3, batches)
 	same(t, "a run that goes on", got, want)
 	for name, want := range map[string]int32{"train.steps": 2, "train.updates": 2 * m} {
-		if got := tensors.ToScalar[int32](stateIn(t, dir).params.Get(name)); got != want {
+		if got := tensors.ToScalar[int32](traintest.State(t, dir).Get(name)); got != want {
 			t.Errorf("%s is %d, want %d", name, got, want)
-		}
-	}
-}
-
-// envDir is set in processes that are ranks: the folder for their checkpoints, one for each form. They run this test
-// program, built with the tag mpi.
-const envDir = "SHARDBOOK_PIPELINE_DIR"
-
-// processes are those of a job, and processForms what they train in: one pipeline of four, with one stage each and with
-// two, and two of two.
-const processes = 4
-
-var processForms = []struct {
-	kind               pipeline.Kind
-	ranks, m, replicas int
-}{{pipeline.Kind1F1B, 4, 8, 1}, {pipeline.KindZBV, 4, 8, 1}, {pipeline.KindDualPipe, 4, 8, 1}, {pipeline.KindZBH1, 2, 4,
-	2}}
-
-// trainAndSave is a rank's part.
-func trainAndSave(ctx context.Context, g group.Group, backend *xla.Backend, device int, root string) error {
-	for i, form := range processForms {
-		s, err := pipeline.NewSchedule(form.kind, form.ranks, form.m, 0)
-		if err != nil {
-			return err
-		}
-		r, err := pipeline.Join(ctx, g, backend, device, deep(true), pipeline.Options{Schedule: s,
-			Replicas: form.replicas})
-		if err != nil {
-			return err
-		}
-		for n := range 2 {
-			in, out := toy.Batch(n, 8*microRows)
-			if _, err := r.Step(ctx, in, out); err != nil {
-				return errors.Join(err, r.Close())
-			}
-		}
-		if err := errors.Join(r.Save(ctx, filepath.Join(root, fmt.Sprint(i)), nil, 0), r.Close()); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// TestProcesses trains by processes under mpirun and by goroutines: the same bits, where no more than two ranks have a
-// parameter in common. A machine without Open MPI and without the means to get it skips the test; CI and root never do.
-func TestProcesses(t *testing.T) {
-	program, theirs, own := systest.BuildRanks(t, t.TempDir()), t.TempDir(), t.TempDir()
-	command := []string{"mpirun", "-n", fmt.Sprint(processes), "--oversubscribe", program}
-	if output, _, err := systest.Ranks(t, envDir+"="+theirs, command...); err != nil {
-		t.Fatalf("mpirun: %v: %s", err, output)
-	}
-	backend := devices(t)
-	check(t, group.Run(t.Context(), processes, func(ctx context.Context, g group.Group) error {
-		return trainAndSave(ctx, g, backend, g.Rank(), own)
-	}, group.Timeout(5*time.Minute)))
-	for i, form := range processForms {
-		got, want := stateIn(t, filepath.Join(theirs, fmt.Sprint(i))), stateIn(t, filepath.Join(own, fmt.Sprint(i)))
-		if form.replicas > 1 { // four ranks have gradients in common, and Open MPI adds them up in an order of its own
-			near(t, string(form.kind), got, want)
-		} else {
-			same(t, string(form.kind), got, want)
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/step"
@@ -68,7 +69,7 @@ func TestMeasure(t *testing.T) {
 // are in a pass at once, on any number of cores.
 func TestPace(t *testing.T) {
 	const ranks, m, unit = 4, 4, time.Millisecond
-	backend, r, batches := devices(t), deep(false), toyBatches(m*microRows)
+	backend, r, batches := devices(t), deep(false), toy.Batches(m*microRows)
 	for _, kind := range []pipeline.Kind{pipeline.Kind1F1B, pipeline.KindZBH1, pipeline.KindInterleaved} {
 		for _, fused := range []bool{false, true} {
 			name, s, recorder := fmt.Sprintf("%s, fused %v", kind, fused), scheduled(t, kind, ranks, m), trace.New()

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/gomlx/gomlx/core/tensors"
-
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
@@ -35,10 +33,6 @@ func devices(t testing.TB) *xla.Backend { t.Helper(); return devicetest.Open(t, 
 // parameter in common.
 func deep(tied bool) train.Recipe {
 	return train.Recipe{Model: toy.Layers(12, tied), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
-}
-
-func toyBatches(rows int) traintest.Batches {
-	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(step, rows) }
 }
 
 // scheduled builds a named schedule.
@@ -133,7 +127,7 @@ func same(t testing.TB, name string, got, want result) {
 // bound, and have the same bits, but for those in which a stage is on two ranks.
 func TestSchedules(t *testing.T) {
 	const steps, m = 2, 12
-	backend, r, batches := devices(t), deep(false), toyBatches(m*microRows)
+	backend, r, batches := devices(t), deep(false), toy.Batches(m*microRows)
 	one := alone(t, backend, r, steps, batches)
 	var first *result
 	for _, ranks := range []int{3, 6} {
@@ -177,7 +171,7 @@ func TestForms(t *testing.T) {
 		{pipeline.KindInterleaved, 2, 2, []int{1, 4, 5, 2}, nil},
 		{pipeline.KindDualPipe, 2, 2, []int{4, 8}, nil},
 	} {
-		batches := toyBatches(c.replicas * m * microRows)
+		batches := toy.Batches(c.replicas * m * microRows)
 		o := pipeline.Options{Schedule: scheduled(t, c.kind, c.ranks, m), Cut: c.cut, Replicas: c.replicas}
 		if c.change != nil {
 			c.change(&o)
@@ -206,7 +200,7 @@ func shuffled(random *rand.Rand, s *step.Plan) (_ *step.Plan, moved int) {
 // TestOrders trains in random orders, and in those that a search finds: the same bits.
 func TestOrders(t *testing.T) {
 	const steps, m = 2, 4
-	backend, r, batches := devices(t), deep(false), toyBatches(m*microRows)
+	backend, r, batches := devices(t), deep(false), toy.Batches(m*microRows)
 	want := trained(t, backend, r, pipeline.Options{Schedule: scheduled(t, pipeline.KindGPipe, 2, m)}, steps, batches)
 	random := rand.New(rand.NewPCG(5, 6))
 	var all []*step.Plan
@@ -239,7 +233,7 @@ func TestStochasticRounding(t *testing.T) {
 	policy.StochasticUpdate = true
 	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9},
 		Precision: policy}
-	backend, batches := devices(t), toyBatches(m*microRows)
+	backend, batches := devices(t), toy.Batches(m*microRows)
 	one := alone(t, backend, r, steps, batches)
 	for _, o := range []pipeline.Options{
 		{Schedule: scheduled(t, pipeline.Kind1F1B, 3, m)},
@@ -259,7 +253,7 @@ func TestMemory(t *testing.T) {
 	most := func(kind pipeline.Kind, m int, recompute bool) int64 {
 		recorder := trace.New()
 		o := pipeline.Options{Schedule: scheduled(t, kind, 3, m), Recompute: recompute, Trace: recorder}
-		trained(t, backend, r, o, 1, toyBatches(m*microRows))
+		trained(t, backend, r, o, 1, toy.Batches(m*microRows))
 		most := int64(0)
 		for _, c := range recorder.Trace().Counters {
 			if c.Rank == 1 && c.Name == string(memest.Activations) {
@@ -289,7 +283,7 @@ func TestTrace(t *testing.T) {
 		o := pipeline.Options{Schedule: scheduled(t, kind, 2, m), Replicas: replicas, Fused: true, Trace: recorder}
 		plan, err := o.Plan(r)
 		check(t, err)
-		trained(t, backend, r, o, 1, toyBatches(replicas*m*microRows))
+		trained(t, backend, r, o, 1, toy.Batches(replicas*m*microRows))
 		for rank, list := range plan.Ranks {
 			var want, got []string
 			for _, op := range list {

@@ -64,7 +64,7 @@ func TestEqual(t *testing.T) {
 	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: rules(), Clip: 1}
 	alone, first := map[int]traintest.Named{}, map[string]traintest.Named{}
 	for _, f := range systest.Pairwise(t, forms(), form.factors) {
-		batches := toyBatches(2 * f.devices)
+		batches := toy.Batches(2 * f.devices)
 		if alone[f.devices] == nil {
 			alone[f.devices], _ = traintest.Alone(t, backend, r, steps, batches)
 		}
@@ -115,10 +115,10 @@ func TestModels(t *testing.T) {
 	}{
 		"GPT": {train.Recipe{Model: c, Optimizer: sgd}, text, 4},
 		"whole": {train.Recipe{Model: traintest.Whole{Model: toy.Model(false)}, Optimizer: optim.AdamW(1e-2)},
-			toyBatches(2 * world), 4},
-		"bf16":      {typed("bf16"), toyBatches(2 * world), 0.008 / ulp},
-		"fp16":      {typed("fp16"), toyBatches(2 * world), 0.002 / ulp},
-		"bf16-pure": {typed("bf16-pure"), toyBatches(2 * world), 0.008 / ulp},
+			toy.Batches(2 * world), 4},
+		"bf16":      {typed("bf16"), toy.Batches(2 * world), 0.008 / ulp},
+		"fp16":      {typed("fp16"), toy.Batches(2 * world), 0.002 / ulp},
+		"bf16-pure": {typed("bf16-pure"), toy.Batches(2 * world), 0.008 / ulp},
 	} {
 		one, _ := traintest.Alone(t, backend, c.recipe, steps, c.batches)
 		for _, f := range []form{{world, false, zero.Options{Stage: 1}}, {world, false, zero.Options{Stage: 2}},

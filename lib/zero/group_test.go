@@ -14,13 +14,11 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
-	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
-	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
 	"github.com/shardbook/shardbook/lib/zero"
@@ -35,7 +33,7 @@ const (
 var (
 	toyRecipe = train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(1e-2)}
 	toyForms  = []zero.Options{{Stage: 1}, {Stage: 2, Accumulate: 2}, {Stage: 3, Prefetch: 1}}
-	toySource = toyBatches(2 * 2 * three)
+	toySource = toy.Batches(2 * 2 * three)
 )
 
 // together runs a group of ranks.
@@ -50,59 +48,11 @@ func together(ctx context.Context, backend *xla.Backend, r train.Recipe, ranks i
 	})
 }
 
-// stateIn is all that is in the newest checkpoint of a folder.
-func stateIn(t *testing.T, dir string) traintest.Named {
-	t.Helper()
-	c := traintest.Last(t, dir)
-	values, err := c.Read(t.Context(), c.Tree())
-	check(t, err)
-	named, err := params.Zip(c.Tree(), values)
-	check(t, err)
-	return named
-}
-
 // sameState checks that two states have the same bits.
 func sameState(t *testing.T, what string, got, want traintest.Named) {
 	t.Helper()
 	if name := traintest.Differ(want, got); name != "" || len(got) != len(want) {
 		t.Errorf("%s: %d entries, want %d; other bits in %q", what, len(got), len(want), name)
-	}
-}
-
-// TestCheckpoints passes a run on from form to form, to one device and back. Each loads the checkpoint of the one
-// before and saves it again: the same bits, with states of all kinds of optimizers. A step from there gives the same
-// results.
-func TestCheckpoints(t *testing.T) {
-	ctx, backend, batches := context.Background(), devicetest.Open(t, 8), toyBatches(24)
-	r := train.Recipe{Model: toy.Model(true), Optimizer: rules()}
-	first := form{8, false, zero.Options{Stage: 3}}
-	run, dir := first.start(t, backend, r), t.TempDir()
-	_, err := learn(ctx, run, 3, batches)
-	check(t, errors.Join(err, run.Save(ctx, dir, "note", 0)))
-	want, err := learn(ctx, run, 1, batches)
-	check(t, errors.Join(err, run.Close()))
-	saved := stateIn(t, dir)
-	for _, f := range []form{{3, false, zero.Options{Stage: 1}}, {4, true, zero.Options{Stage: 2}},
-		{4, false, zero.Options{Stage: 3, Shards: 2}},
-		{4, true, zero.Options{Stage: 1, Shards: 2}}, {3, true, zero.Options{Stage: 3}}, {}, first} {
-		again, c := t.TempDir(), traintest.Last(t, dir)
-		if f.devices == 0 { // what shards nothing
-			run := traintest.One(t, backend, r)
-			check(t, run.Load(ctx, c))
-			_, err := run.Save(ctx, again, "note", 0)
-			check(t, errors.Join(err, run.Close()))
-		} else {
-			run := f.start(t, backend, r)
-			check(t, errors.Join(run.Load(ctx, c), run.Save(ctx, again, "note", 0)))
-			got, err := learn(ctx, run, 1, batches)
-			check(t, err)
-			if off := traintest.Apart(t, want, got); !(off <= 4) || run.Steps() != 4 {
-				t.Errorf("%+v: step %d is %g units off", f, run.Steps(), off)
-			}
-			check(t, run.Close())
-		}
-		sameState(t, fmt.Sprintf("%+v, saved again", f), stateIn(t, again), saved)
-		dir = again
 	}
 }
 
@@ -153,7 +103,7 @@ func TestAfterFault(t *testing.T) {
 			t.Errorf("stage %d: the last checkpoint is of step %d", o.Stage, c.Step)
 		}
 		check(t, errors.Join(goOn(backend, o, dir, theEnd, never), goOn(backend, o, whole, theEnd, never)))
-		sameState(t, fmt.Sprint("stage ", o.Stage), stateIn(t, dir), stateIn(t, whole))
+		sameState(t, fmt.Sprint("stage ", o.Stage), traintest.State(t, dir), traintest.State(t, whole))
 		leaks()
 	}
 }
@@ -163,7 +113,7 @@ func TestAfterFault(t *testing.T) {
 func TestFailedSave(t *testing.T) {
 	backend, dir, file := devicetest.Open(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "file")
 	check(t, errors.Join(goOn(backend, toyForms[2], dir, theEnd, never), os.WriteFile(file, nil, 0o600)))
-	want := stateIn(t, dir)
+	want := traintest.State(t, dir)
 	model, victim := toy.Model(true), 0
 	initial, idle := model.Initial, model.Params().Index("idle")
 	model.Initial = func() ([]*tensors.Tensor, error) {
@@ -204,7 +154,7 @@ func TestFailedSave(t *testing.T) {
 	if entries, err := os.ReadDir(dir); err != nil || len(entries) != 1 {
 		t.Errorf("in the folder: %v, %v", entries, err)
 	}
-	sameState(t, "the checkpoint before", stateIn(t, dir), want)
+	sameState(t, "the checkpoint before", traintest.State(t, dir), want)
 }
 
 // TestFailedLoad has ranks load a checkpoint with a damaged file, checkpoints of different steps, or nil on one rank.
@@ -260,29 +210,5 @@ func TestFailedLoad(t *testing.T) {
 			return nil
 		}); err != nil {
 		t.Error(err)
-	}
-}
-
-// envDir is set in processes that are ranks: the folder for their checkpoints, one for each form. They run this test
-// program, built with the tag mpi.
-const envDir = "SHARDBOOK_ZERO_DIR"
-
-// TestProcesses trains by processes under mpirun, each of which writes a file, and by goroutines. Three ranks' sums
-// come out the same, bit for bit: Open MPI 4.1.4 adds three of them in the ranks' order. A machine without Open MPI and
-// without the means to get it skips the test; CI and root never do.
-func TestProcesses(t *testing.T) {
-	program, root := systest.BuildRanks(t, t.TempDir()), t.TempDir()
-	if output, _, err := systest.Ranks(t, envDir+"="+root, "mpirun", "-n", fmt.Sprint(three), "--oversubscribe",
-		program); err != nil {
-		t.Fatalf("mpirun: %v: %s", err, output)
-	}
-	for i, o := range toyForms {
-		dir, theirs := t.TempDir(), filepath.Join(root, fmt.Sprint(i))
-		check(t, goOn(devicetest.Open(t, 8), o, dir, theEnd, never))
-		sameState(t, fmt.Sprintf("stage %d by processes", o.Stage), stateIn(t, theirs), stateIn(t, dir))
-		files, err := filepath.Glob(filepath.Join(traintest.Last(t, theirs).Path, "*.safetensors"))
-		if err != nil || len(files) != three {
-			t.Errorf("stage %d: files %v, %v; want one of each process", o.Stage, files, err)
-		}
 	}
 }

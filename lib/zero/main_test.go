@@ -5,10 +5,7 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/gomlx/gomlx/core/tensors"
-
 	"github.com/shardbook/shardbook/internal/devicetest"
-	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
@@ -62,10 +59,6 @@ func learned(t testing.TB, backend *xla.Backend, r train.Recipe, f form, steps i
 	all, err := learn(context.Background(), run, steps, batches)
 	check(t, errors.Join(err, run.Close()))
 	return all
-}
-
-func toyBatches(rows int) traintest.Batches {
-	return func(step int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(step, rows) }
 }
 
 // rules are all kinds of optimizers, one for each part of the toy.
