@@ -14,9 +14,9 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/internal/pyenv"
 	"github.com/shardbook/shardbook/lib/xla"
-	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
 // Check is the doctor's result for one part.

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/cache"
-	"github.com/shardbook/shardbook/lib/xla/plugin"
+	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // stopDelay is how long JupyterLab and headless runs have to stop their kernels.

@@ -15,7 +15,7 @@ import (
 	"sync"
 
 	"github.com/shardbook/shardbook/internal/cache"
-	"github.com/shardbook/shardbook/lib/xla/plugin"
+	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // Name is the kernel's name in the metadata of notebooks.

@@ -18,9 +18,9 @@ import (
 
 	"github.com/shardbook/shardbook/internal/flags"
 	"github.com/shardbook/shardbook/internal/job"
+	"github.com/shardbook/shardbook/internal/launch"
 	"github.com/shardbook/shardbook/internal/mpijob"
 	"github.com/shardbook/shardbook/internal/userfile"
-	"github.com/shardbook/shardbook/lib/launch"
 )
 
 // launchOptions are the flags of launch.

@@ -18,9 +18,9 @@ import (
 	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/internal/flags"
 	"github.com/shardbook/shardbook/internal/mpijob"
+	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/kernel"
 	"github.com/shardbook/shardbook/lib/xla"
-	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
 func main() {

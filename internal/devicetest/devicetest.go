@@ -18,9 +18,9 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/xla"
-	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
 // Plugin is the devices that tests run on: CPUs, or what $SHARDBOOK_PLUGIN says.

@@ -13,7 +13,7 @@ var sources = []string{
 	"kernel/doctor.go", "kernel/env.go", "kernel/tools.go",
 	"internal/cache/dir.go", "internal/cache/space.go", "internal/cache/part.go:remedy",
 	"internal/pyenv/pyenv.go:Find",
-	"lib/xla/plugin/plugin.go", "lib/xla/plugin/inspect.go", "lib/xla/plugin/flags.go",
+	"internal/plugin/plugin.go", "internal/plugin/inspect.go", "internal/plugin/flags.go",
 	"lib/xla/backend.go", "lib/xla/option.go", "lib/xla/canary.go:runCanaries",
 }
 

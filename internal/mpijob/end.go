@@ -12,8 +12,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/launch"
 	"github.com/shardbook/shardbook/lib/collective/group"
-	"github.com/shardbook/shardbook/lib/launch"
 	"github.com/shardbook/shardbook/lib/train"
 )
 

@@ -11,9 +11,9 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
+	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/lib/flash/internal/kernel"
 	"github.com/shardbook/shardbook/lib/xla"
-	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
 // Implementation is an implementation of attention. All give the same results except for rounding.

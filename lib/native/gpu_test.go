@@ -7,10 +7,10 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/native"
 	"github.com/shardbook/shardbook/lib/xla"
-	"github.com/shardbook/shardbook/lib/xla/plugin"
 )
 
 // With a GPU and the real nvcc, a kernel changes what XLA put on the device.

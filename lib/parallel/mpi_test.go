@@ -83,9 +83,9 @@ func trainOn(ctx context.Context, g group.Group, p *parallel.Plan, backend *xla.
 	return run.Save(ctx, dir, nil, 1)
 }
 
-// TestProcesses trains by processes under mpirun and by goroutines: the same bits. (Open MPI 4.1.4 adds up three ranks' gradients in their order; those that four ranks share, in another.) With
-// ZeRO each process writes a file. A machine without Open MPI and without the means to get it skips the test; CI and
-// root never do.
+// TestProcesses trains by processes under mpirun and by goroutines: the same bits. (Open MPI 4.1.4 adds up three ranks'
+// gradients in their order; those that four ranks share, in another.) With ZeRO each process writes a file. A machine
+// without Open MPI and without the means to get it skips the test; CI and root never do.
 func TestProcesses(t *testing.T) {
 	program := systest.BuildRanks(t, t.TempDir())
 	for ranks, layouts := range processLayouts {

@@ -19,7 +19,7 @@ import (
 	goxla "github.com/gomlx/go-xla/compute/xla"
 	"github.com/gomlx/go-xla/pjrt"
 
-	"github.com/shardbook/shardbook/lib/xla/plugin"
+	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // Backend is XLA with a number of devices. It implements GoMLX's compute.Backend, and counts the live buffers on each

@@ -9,7 +9,7 @@ import (
 
 	"github.com/gomlx/compute"
 
-	"github.com/shardbook/shardbook/lib/xla/plugin"
+	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // executable is go-xla's executable for our buffers.

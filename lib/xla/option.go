@@ -6,7 +6,7 @@ import (
 	"strconv"
 
 	"github.com/shardbook/shardbook/internal/cache"
-	"github.com/shardbook/shardbook/lib/xla/plugin"
+	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // EnvDevices names the environment variable with the number of devices.

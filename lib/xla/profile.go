@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/shardbook/shardbook/lib/xla/plugin"
+	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // ErrNoProfiler is wrapped by the error of Profile if the plugin has no profiler, like XLA's for CPUs.

@@ -15,7 +15,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"google.golang.org/protobuf/encoding/protowire"
 
-	"github.com/shardbook/shardbook/lib/xla/plugin"
+	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // mlpSpace is the profile of two runs of mlp by XLA's profiler for CPUs in jaxlib 0.10.2, which has a profiler besides

@@ -13,7 +13,7 @@ import (
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
 
-	"github.com/shardbook/shardbook/lib/xla/plugin"
+	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // Report lists the collectives of a compiled program, after XLA combined, split and removed some.

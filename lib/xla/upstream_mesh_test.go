@@ -230,8 +230,8 @@ func TestUpstreamLacks(t *testing.T) {
 		{graph.While, []string{"ShardingConstraint", "WithSharding", "Reshard"}, "lib/xla/auto.go (Constrain)"},
 		{stablehlo.AllReduce, []string{"CustomCallV4", "CustomCallTyped"}, "lib/xla/foreign.go (write)"},
 		{graph.While, []string{"CustomCall", "ForeignCall"}, "lib/xla/foreign.go (Call)"},
-		{pjrt.IsCUDAName, []string{"RegisterHandler", "RegisterFFIHandler"}, "lib/xla/plugin/kernel.go"},
-		{pjrt.IsCUDAName, []string{"OptimizedProgram", "GetOptimizedProgram"}, "lib/xla/plugin/program.go"},
+		{pjrt.IsCUDAName, []string{"RegisterHandler", "RegisterFFIHandler"}, "internal/plugin/kernel.go"},
+		{pjrt.IsCUDAName, []string{"OptimizedProgram", "GetOptimizedProgram"}, "internal/plugin/program.go"},
 	} {
 		declared := functionsBeside(t, test.beside)
 		for _, name := range test.lacks {

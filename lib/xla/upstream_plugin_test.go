@@ -12,7 +12,7 @@ import (
 )
 
 func TestUpstreamTakesPathsForNames(t *testing.T) {
-	const workaround = "lib/xla/plugin/plugin.go (loadable)"
+	const workaround = "internal/plugin/plugin.go (loadable)"
 	if !pjrt.IsCUDAName("/opt/nvidia/pjrt_c_api_cpu_plugin.so") {
 		mended(t, "plugins judged by their folder", workaround)
 	}
@@ -33,7 +33,7 @@ func TestUpstreamSearchLoads(t *testing.T) {
 	cmd.Env = append(os.Environ(), "SHARDBOOK_TEST_SEARCH=1", "PJRT_PLUGIN_LIBRARY_PATH="+dir)
 	output, err := cmd.CombinedOutput()
 	if err == nil {
-		mended(t, "a search that loads what it finds", "lib/xla/plugin/plugin.go (findPlatform)")
+		mended(t, "a search that loads what it finds", "internal/plugin/plugin.go (findPlatform)")
 	} else if !strings.Contains(string(output), "nil pointer") {
 		t.Errorf("upstream's search: %v\n%s", err, output)
 	}

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/shardbook/shardbook/lib/launch"
+	"github.com/shardbook/shardbook/internal/launch"
 )
 
 // A job that loses a host at step 40, with the shell in the place of mpirun: it goes on from there on the host that is
