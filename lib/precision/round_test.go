@@ -25,9 +25,7 @@ type (
 func run(t testing.TB, backend compute.Backend, f func(nodes) nodes, in ...any) []*tensors.Tensor {
 	t.Helper()
 	out, err := try(backend, f, in...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return out
 }
 
@@ -198,5 +196,13 @@ func TestRoundPanics(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
+	}
+}
+
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }
