@@ -212,18 +212,14 @@ func TestBadSetups(t *testing.T) {
 		"Setup.Parallelism.Data is -3":                  func(s *Setup) { s.Parallelism.Data = -3 },
 		"Setup.Parallelism.Tensor is 3, which does not": func(s *Setup) { s.Parallelism.Tensor = 3 },
 		"one must divide the other": func(s *Setup) {
-			s.Parallelism.Tensor, s.Model.KVHeads,
-				s.Model.Heads = 4, 6, 12
-			s.Model.Width = 96
+			s.Parallelism.Tensor, s.Model.KVHeads, s.Model.Heads, s.Model.Width = 4, 6, 12, 96
 		},
 		"does not divide the MLP's hidden width 100": func(s *Setup) {
-			s.Parallelism.Tensor, s.Model.Hidden = 8,
-				100
+			s.Parallelism.Tensor, s.Model.Hidden = 8, 100
 		},
 		"Setup.Parallelism.Context is 3": func(s *Setup) { s.Parallelism.Context = 3 },
 		"its 4 devices do not divide 30 tokens": func(s *Setup) {
-			s.Seq, s.Parallelism.Tensor, s.Parallelism.Seq = 30,
-				4, true
+			s.Seq, s.Parallelism.Tensor, s.Parallelism.Seq = 30, 4, true
 		},
 		"Setup.Parallelism.Pipeline is 5":          func(s *Setup) { s.Parallelism.Pipeline = 5 },
 		"Setup.Parallelism.Chunks is 2":            func(s *Setup) { s.Parallelism.Chunks = 2 },
@@ -233,8 +229,7 @@ func TestBadSetups(t *testing.T) {
 		"Setup.Recompute: recompute: no policy":    func(s *Setup) { s.Recompute = "all" },
 		"Setup.Method is \"eager\"":                func(s *Setup) { s.Method = "eager" },
 		"which supports only plain data parallelism": func(s *Setup) {
-			s.Method,
-				s.Parallelism.Tensor = Compiled, 2
+			s.Method, s.Parallelism.Tensor = Compiled, 2
 		},
 		"learned positions for 64":                    func(s *Setup) { s.Model.PositionRows, s.Seq = 64, 65 },
 		"overflow an int64":                           func(s *Setup) { s.Batch, s.Seq = 1<<31, 1<<28 },

@@ -126,10 +126,8 @@ func TestRoundStochasticInGraph(t *testing.T) {
 		}, in...)
 		for i, f := range variants()[1:] {
 			x, random := in[2*i].([]float32), in[2*i+1].([]uint32)
-			check(t, name+" "+f.Name, x, floats(out[i]), func(i int,
-				x float64) float64 {
-				return f.RoundStochastic(x, float64(random[i])/(1<<32))
-			})
+			check(t, name+" "+f.Name, x, floats(out[i]),
+				func(i int, x float64) float64 { return f.RoundStochastic(x, float64(random[i])/(1<<32)) })
 		}
 	}
 }

@@ -134,8 +134,7 @@ func TestScalingPanics(t *testing.T) {
 	s := precision.Static(8)
 	for want, f := range map[string]func(in nodes) nodes{
 		"a loss of type BFloat16": func(in nodes) nodes {
-			return nodes{
-				s.Scale(graph.ConvertDType(in[0], dtypes.BFloat16), in[:1])}
+			return nodes{s.Scale(graph.ConvertDType(in[0], dtypes.BFloat16), in[:1])}
 		},
 		"0 values for the 1 param": func(in nodes) nodes { return s.Unscale(in, nil) },
 		`the value of "good" has`: func(in nodes) nodes {
