@@ -34,13 +34,9 @@ func small(t *testing.T, dir string, step int) string {
 	t.Helper()
 	tree := params.Tree{params.New("w", dtypes.BFloat16, 3), params.New("b", dtypes.Bool)}
 	values, err := params.Zeros(tree)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	path, err := Save(t.Context(), dir, step, "meta", tree, values, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if _, err := openAndRead(t, path); err != nil {
 		t.Fatal(err)
 	}
@@ -53,21 +49,15 @@ func TestEveryDamage(t *testing.T) {
 	for _, file := range listing(t, path) {
 		name := filepath.Join(path, file)
 		good, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		f, err := os.OpenFile(name, os.O_RDWR, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		defer f.Close()
 		write := func(text []byte) { // in place, which is faster than anew
 			if _, err := f.WriteAt(text, 0); err != nil {
 				t.Fatal(err)
 			}
-			if err := f.Truncate(int64(len(text))); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, f.Truncate(int64(len(text))))
 		}
 		try := func(what string, text []byte) {
 			write(text)
@@ -134,18 +124,14 @@ func TestFilesMoved(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		path, other := small(t, dir, 1), small(t, dir, 2)
-		if err := c.do(path, other); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, c.do(path, other))
 		_, err := openAndRead(t, path)
 		wantError(t, c.what, err, path, c.want)
 	}
 	// A copy may have any name that is not another step's.
 	path := small(t, t.TempDir(), 1)
 	best := filepath.Join(filepath.Dir(path), "best")
-	if err := os.Rename(path, best); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Rename(path, best))
 	if _, err := openAndRead(t, best); err != nil {
 		t.Error(err)
 	}
@@ -156,14 +142,10 @@ func TestChangedAfterOpen(t *testing.T) {
 	path := small(t, t.TempDir(), 1)
 	c := open(t, path)
 	name := filepath.Join(path, dataName)
-	if err := os.Truncate(name, 20); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Truncate(name, 20))
 	_, err := c.Read(t.Context(), c.Tree())
 	wantError(t, "cut", err, name, "20 bytes")
-	if err := os.RemoveAll(path); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.RemoveAll(path))
 	_, err = c.Read(t.Context(), c.Tree())
 	wantError(t, "removed", err, name)
 }
@@ -172,13 +154,9 @@ func TestChangedAfterOpen(t *testing.T) {
 func TestDiffers(t *testing.T) {
 	saved := params.Tree{params.New("h0.qkv.w", dtypes.Float32, 64, 192), params.New("b", dtypes.Float32, 2)}
 	values, err := params.Zeros(saved)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	path, err := Save(t.Context(), t.TempDir(), 1, nil, saved, values, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	c := open(t, path)
 	for _, d := range []struct {
 		tree params.Tree
@@ -221,9 +199,7 @@ func TestOpenRegular(t *testing.T) {
 			return err
 		},
 	} {
-		if err := plant(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, plant())
 		for _, flag := range []int{os.O_RDONLY, os.O_RDWR} {
 			f, _, err := openWith(name, flag)
 			if f != nil || err == nil {
@@ -232,9 +208,7 @@ func TestOpenRegular(t *testing.T) {
 				t.Errorf("of %s the error is %v", what, err)
 			}
 		}
-		if err := os.Remove(name); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.Remove(name))
 	}
 	if _, _, err := openRegular(name); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of nothing the error is %v", err)

@@ -59,9 +59,7 @@ func testKilled(t *testing.T, times int, save func(dir string, step int, tree pa
 			t.Fatal(err)
 		}
 		for end := step + 500; step < end; step++ { // the parent kills it long before, unless it was killed itself
-			if err := save(dir, step, tree, value(step)); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, save(dir, step, tree, value(step)))
 		}
 		return
 	}
@@ -101,9 +99,7 @@ func startWriter(t *testing.T, dir string) (kill func()) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), writerDir+"="+dir)
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, cmd.Start())
 	return func() {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Errorf("the writer ended by itself: %v", err)

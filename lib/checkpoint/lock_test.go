@@ -22,9 +22,7 @@ func TestLock(t *testing.T) {
 	}
 	dir := t.TempDir()
 	release, err := Lock(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	want := fmt.Sprintf("%s is in use by process %d on ", dir, os.Getpid())
 	if _, err := Lock(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, want %q", err, want)

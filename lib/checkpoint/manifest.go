@@ -175,13 +175,12 @@ func (t tensor) check() error {
 		return fmt.Errorf("impossible shape %v", t.Shape)
 	}
 	for _, p := range t.Pieces {
-		if len(p.Start) != len(t.Shape) || len(p.Size) != len(t.Shape) {
-			return fmt.Errorf("a piece has start %v and size %v, but the shape is %v", p.Start, p.Size, t.Shape)
-		}
+		inside := len(p.Start) == len(t.Shape) && len(p.Size) == len(t.Shape)
 		for axis, d := range t.Shape {
-			if p.Size[axis] < 1 || p.Start[axis] < 0 || p.Start[axis] > d-p.Size[axis] {
-				return fmt.Errorf("a piece has start %v and size %v, but the shape is %v", p.Start, p.Size, t.Shape)
-			}
+			inside = inside && p.Size[axis] >= 1 && p.Start[axis] >= 0 && p.Start[axis] <= d-p.Size[axis]
+		}
+		if !inside {
+			return fmt.Errorf("a piece has start %v and size %v, but the shape is %v", p.Start, p.Size, t.Shape)
 		}
 		if dtype.IsPacked() && !t.full(p) {
 			return fmt.Errorf("%s cannot be stored in pieces, which may not begin at a byte", t.DType)

@@ -92,9 +92,7 @@ func TestManifestRefuses(t *testing.T) {
 func TestForged(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "forged")
-	if err := os.Mkdir(path, 0o777); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Mkdir(path, 0o777))
 	for _, c := range []struct{ inner, want string }{
 		{strings.Replace(goodInner, `"name":"d.`, `"name":"../d.`, 1), "not a data file's name"},
 		{goodInner, "d.safetensors is missing"},
@@ -102,9 +100,7 @@ func TestForged(t *testing.T) {
 			"is missing"},
 		{strings.Replace(goodInner, "[2,3]", "[1048576,1048576]", 2), "too small"},
 	} {
-		if err := os.WriteFile(filepath.Join(path, manifestName), sealed(c.inner), 0o666); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(filepath.Join(path, manifestName), sealed(c.inner), 0o666))
 		_, err := Open(path)
 		wantError(t, c.want, err, filepath.Join(path), c.want)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -128,9 +124,7 @@ func FuzzManifest(f *testing.F) {
 			return
 		}
 		text, err := m.encode()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		again, err := parseManifest(text)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
@@ -157,9 +151,7 @@ func FuzzManifest(f *testing.F) {
 func asJSON(t *testing.T, m manifest) string {
 	t.Helper()
 	text, err := json.Marshal(m)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return string(text)
 }
 

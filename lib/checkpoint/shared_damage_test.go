@@ -28,15 +28,11 @@ func TestDamagedPart(t *testing.T) {
 		c := saveParts(t, t.TempDir(), 1, twoSpec, three())
 		name := filepath.Join(c.Path, fileOf(writer))
 		good, err := os.ReadFile(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		for i := 0; i < len(good); i += 1 + len(good)/40 { // in the header and in the data
 			bad := bytes.Clone(good)
 			bad[i] ^= 1 << (i % 8)
-			if err := os.WriteFile(name, bad, 0o666); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.WriteFile(name, bad, 0o666))
 			what := fmt.Sprintf("a bit of byte %d flipped", i)
 			for other, theirs := range of {
 				got, err := c.ReadRanges(t.Context(), theirs)
@@ -60,9 +56,7 @@ func TestDamagedPart(t *testing.T) {
 			"longer":  func() error { return os.WriteFile(name, append(bytes.Clone(good), 0), 0o666) },
 			"missing": func() error { return os.Remove(name) },
 		} {
-			if err := do(); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, do())
 			_, err := Open(c.Path)
 			wantError(t, what, err, name)
 			_, err = Latest(filepath.Dir(c.Path))
@@ -71,16 +65,12 @@ func TestDamagedPart(t *testing.T) {
 				wantError(t, what, err, name)
 			}
 		}
-		if err := os.WriteFile(name, good, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(name, good, 0o666))
 		if _, err := openAndRead(t, c.Path); err != nil {
 			t.Errorf("restored: %v", err)
 		}
 		extra := filepath.Join(c.Path, fileOf(3))
-		if err := os.WriteFile(extra, good, 0o666); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(extra, good, 0o666))
 		_, err = Open(c.Path)
 		wantError(t, "an extra file", err, extra+" is not in the checkpoint's manifest: remove it")
 	}
@@ -91,9 +81,7 @@ func TestCancelShared(t *testing.T) {
 	dir := t.TempDir()
 	good := save1(t, dir, 1, 0)
 	s, err := Begin(dir, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	var written []Written
 	for writer, parts := range three() {
 		looks := 1
@@ -136,17 +124,13 @@ func TestSharedAbandoned(t *testing.T) {
 	dir := t.TempDir()
 	good := save1(t, dir, 1, 0)
 	s, err := Begin(dir, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	writeAll(t, s, three())
 	for _, begin := range []func(){
 		func() { removeAbandoned(dir, time.Time{}) },
 		func() {
 			other, err := Begin(dir, 3)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			other.Discard()
 		},
 	} {
@@ -156,13 +140,9 @@ func TestSharedAbandoned(t *testing.T) {
 	}
 	s.draft.manifest.Close()  // as the end of its process would
 	half := draftPath(s.path) // one whose removal was cut off
-	if err := errors.Join(os.Mkdir(half, 0o777), os.WriteFile(filepath.Join(half, fileOf(1)), nil, 0o666)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(os.Mkdir(half, 0o777), os.WriteFile(filepath.Join(half, fileOf(1)), nil, 0o666)))
 	other, err := Begin(dir, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if got, want := listing(t, dir), []string{filepath.Base(other.Path()), filepath.Base(good)}; !slices.Equal(got,
 		want) {
 		t.Errorf("there are %q, want %q", got, want)
@@ -192,18 +172,12 @@ func TestWriterKilled(t *testing.T) {
 	dir := t.TempDir()
 	good := save1(t, dir, 1, 0)
 	s, err := Begin(dir, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	mine, err := WriteParts(t.Context(), s.Path(), 0, 2, []Part{{spec, 0, tensors.FromValue([]int32{1})}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWriterKilled$")
 	cmd.Env = append(os.Environ(), partsDraft+"="+s.Path())
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, cmd.Start())
 	for deadline := time.Now().Add(time.Minute); len(listing(t, s.Path())) < 3 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}

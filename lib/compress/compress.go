@@ -66,8 +66,7 @@ func Keep(codec Codec, x, live []*graph.Node, f func(x, live []*graph.Node) []*g
 // Through is [Keep] for a function of x alone, such as an activation function.
 func Through(x *graph.Node, codec Codec, f func(x *graph.Node) *graph.Node) *graph.Node {
 	return Keep(codec, []*graph.Node{x}, nil, func(x, _ []*graph.Node) []*graph.Node {
-		return []*graph.Node{
-			f(x[0])}
+		return []*graph.Node{f(x[0])}
 	})[0]
 }
 

@@ -40,9 +40,7 @@ type platform struct {
 func parse(t testing.TB, name string) compress.Codec {
 	t.Helper()
 	c, err := compress.Parse(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return c
 }
 
@@ -63,9 +61,7 @@ func call(t testing.TB, backend compute.Backend, f func(nodes) nodes, in ...*ten
 		}
 		return out
 	}, own...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	flat := make([][]float32, len(out))
 	for i := range out {
 		flat[i] = tensors.MustCopyFlatData[float32](out[i])
@@ -272,5 +268,13 @@ func TestCheckpoint(t *testing.T) {
 				same(t, on.name+", "+name+" under Checkpoint", got[i], want[i])
 			}
 		}
+	}
+}
+
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

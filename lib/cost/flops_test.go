@@ -16,9 +16,7 @@ func TestFLOPs(t *testing.T) {
 		s := Step{Sequences: 1 + random.IntN(3), Length: random.IntN(m.Context + 1), Causal: flip(random),
 			Recompute: []Recompute{Nothing, Selective, Full}[random.IntN(3)]}
 		got, err := m.FLOPs(s)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		length := s.Length
 		if length == 0 {
 			length = m.Context

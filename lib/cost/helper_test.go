@@ -12,9 +12,7 @@ import (
 func read[T any](t testing.TB, name string) (rows []T) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if err := json.Unmarshal(text, &rows); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
@@ -43,9 +41,7 @@ func message(err error) string {
 func must[T any](v T, err error) func(testing.TB) T {
 	return func(t testing.TB) T {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return v
 	}
 }
@@ -72,4 +68,12 @@ func randomModel(random *rand.Rand) Model {
 		m.PositionRows = m.Context
 	}
 	return m
+}
+
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -66,9 +66,7 @@ func TestLimits(t *testing.T) {
 	m := Model{Layers: 1 << 14, Width: 1 << 20, Heads: 1 << 20, HeadWidth: 4, Hidden: 1 << 22, Vocab: 1 << 24,
 		Context: 1 << 28, PositionRows: 1 << 28, Gated: true, QKVBias: true, OutBias: true, MLPBias: true,
 		NormBias: true}
-	if err := m.Validate(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, m.Validate())
 	total := new(big.Int)
 	for _, tensor := range m.Tensors() {
 		size := big.NewInt(int64(tensor.Count))
@@ -105,9 +103,7 @@ func TestFromGPT(t *testing.T) {
 			c.Positions = gpt.Rotary
 		}
 		m := FromGPT(c)
-		if err := m.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, m.Validate())
 		tensors := m.Tensors()
 		tree := c.Params()
 		for _, spec := range tree {

@@ -10,9 +10,7 @@ func TestParams(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 1000 {
 		m := randomModel(random)
-		if err := m.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, m.Validate())
 		count := func(yes bool, n int) int64 {
 			if yes {
 				return int64(n)

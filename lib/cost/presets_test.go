@@ -18,9 +18,7 @@ func like(printed string, count int64) string {
 // The count of every preset is the published one, exactly or to the printed digits, or the file says that it differs.
 func TestPresetCounts(t *testing.T) {
 	presets, err := readPresets()
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	exact := 0
 	seen := map[string]bool{}
 	for _, p := range presets {
@@ -89,9 +87,7 @@ func strict(t *testing.T, text []byte, to any) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	if err := d.Decode(to); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, d.Decode(to))
 }
 
 func TestPreset(t *testing.T) {

@@ -40,9 +40,7 @@ func TestUtilization(t *testing.T) {
 		Percent                 string
 		PercentWithoutAttention string `json:"percent_without_attention"`
 	}](t, "utilization.json") {
-		if err := c.Model.Validate(); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, c.Model.Validate())
 		peak := must(must(Accelerator(c.Accelerator))(t).PeakFLOPS("bf16"))(t)
 		for length, want := range map[int]string{c.Model.Context: c.Percent, 0: c.PercentWithoutAttention} {
 			u := must(Utilization(c.TokensPerSecond*c.Model.TokenFLOPs(length), 1, c.Devices, peak))(t)

@@ -68,9 +68,10 @@ func OfParameters(n int64, s Setup) (Ledger, error) {
 		return Ledger{}, err
 	}
 	s = s.withDefaults()
-	if square, line := optim.BytesPerParameter(s.Optimizer, params.Tree{params.New("x", s.Precision.Params, 512, 512)}),
-		optim.BytesPerParameter(s.Optimizer, params.Tree{params.New("x", s.Precision.Params,
-			512*512)}); square != line {
+	perParameter := func(dims ...int) float64 {
+		return optim.BytesPerParameter(s.Optimizer, params.Tree{params.New("x", s.Precision.Params, dims...)})
+	}
+	if perParameter(512, 512) != perParameter(512*512) {
 		return Ledger{}, fmt.Errorf("memest: the states of %T depend on the parameters' shapes, not only on their "+
 			"number: give a model", s.Optimizer)
 	}
@@ -91,10 +92,9 @@ func (s Setup) vars() vars {
 	p := s.Precision.Compute.Size()
 	return vars{
 		"b": int64(s.Batch), "s": int64(s.Seq), "h": int64(m.Width), "a": int64(m.Heads), "k": int64(m.KV()),
-		"d": int64(m.HeadDim()),
-		"f": int64(m.MLPWidth()), "v": int64(m.Vocab), "w": int64(m.PositionRows), "p": int64(p), "t": int64(l.Tensor),
-		"r": int64(r),
-		"c": int64(l.Context), "n": int64(s.ranks()), "g": s.Bucket, "o": s.Framework,
+		"d": int64(m.HeadDim()), "f": int64(m.MLPWidth()), "v": int64(m.Vocab), "w": int64(m.PositionRows),
+		"p": int64(p), "t": int64(l.Tensor), "r": int64(r), "c": int64(l.Context), "n": int64(s.ranks()),
+		"g": s.Bucket, "o": s.Framework,
 	}
 }
 

@@ -17,27 +17,21 @@ import (
 func mixed(t testing.TB) precision.Policy {
 	t.Helper()
 	p, err := precision.ParsePolicy("bf16")
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return p
 }
 
 func preset(t testing.TB, name string) cost.Model {
 	t.Helper()
 	m, err := cost.Preset(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return m
 }
 
 func estimate(t testing.TB, s Setup) Ledger {
 	t.Helper()
 	l, err := Estimate(s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return l
 }
 
@@ -65,9 +59,7 @@ func TestShardFormulas(t *testing.T) {
 		var total int64
 		for _, tensor := range s.local(device{0, s.Model.Layers, true, true}) {
 			n, err := s.vars().compute(tensor.elements)
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			if n.bytes != tensor.Size() {
 				t.Fatalf("%s of %+v over %d devices: the formula %s gives %d, the dimensions are %v", tensor.Name,
 					s.Model, s.Parallelism.Tensor, tensor.elements, n.bytes, tensor.Dims)
@@ -85,9 +77,7 @@ func TestOptimizerStates(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, name := range optim.Names() {
 		optimizer, err := optim.Parse(name, 1e-3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		for range 20 {
 			s := Setup{Model: randomModel(r), Optimizer: optimizer}
 			var tree params.Tree
@@ -109,9 +99,7 @@ func TestOptimizerStates(t *testing.T) {
 func TestStatesUnderZeRO(t *testing.T) {
 	for stage, want := range []int64{120e9, 30e9 + 90e9/64, 15e9 + 105e9/64, 120e9 / 64} {
 		l, err := OfParameters(7.5e9, Setup{Precision: mixed(t), Parallelism: Parallelism{Data: 64, ZeRO: stage}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if got := l.BytesPerDevice(); got != want {
 			t.Errorf("stage %d: %d bytes, want %d", stage, got, want)
 		}
@@ -224,18 +212,14 @@ func TestBadSetups(t *testing.T) {
 		"Setup.Parallelism.Data is -3":                  func(s *Setup) { s.Parallelism.Data = -3 },
 		"Setup.Parallelism.Tensor is 3, which does not": func(s *Setup) { s.Parallelism.Tensor = 3 },
 		"one must divide the other": func(s *Setup) {
-			s.Parallelism.Tensor, s.Model.KVHeads,
-				s.Model.Heads = 4, 6, 12
-			s.Model.Width = 96
+			s.Parallelism.Tensor, s.Model.KVHeads, s.Model.Heads, s.Model.Width = 4, 6, 12, 96
 		},
 		"does not divide the MLP's hidden width 100": func(s *Setup) {
-			s.Parallelism.Tensor, s.Model.Hidden = 8,
-				100
+			s.Parallelism.Tensor, s.Model.Hidden = 8, 100
 		},
 		"Setup.Parallelism.Context is 3": func(s *Setup) { s.Parallelism.Context = 3 },
 		"its 4 devices do not divide 30 tokens": func(s *Setup) {
-			s.Seq, s.Parallelism.Tensor, s.Parallelism.Seq = 30,
-				4, true
+			s.Seq, s.Parallelism.Tensor, s.Parallelism.Seq = 30, 4, true
 		},
 		"Setup.Parallelism.Pipeline is 5":          func(s *Setup) { s.Parallelism.Pipeline = 5 },
 		"Setup.Parallelism.Chunks is 2":            func(s *Setup) { s.Parallelism.Chunks = 2 },
@@ -245,8 +229,7 @@ func TestBadSetups(t *testing.T) {
 		"Setup.Recompute: recompute: no policy":    func(s *Setup) { s.Recompute = "all" },
 		"Setup.Method is \"eager\"":                func(s *Setup) { s.Method = "eager" },
 		"which supports only plain data parallelism": func(s *Setup) {
-			s.Method,
-				s.Parallelism.Tensor = Compiled, 2
+			s.Method, s.Parallelism.Tensor = Compiled, 2
 		},
 		"learned positions for 64":                    func(s *Setup) { s.Model.PositionRows, s.Seq = 64, 65 },
 		"overflow an int64":                           func(s *Setup) { s.Batch, s.Seq = 1<<31, 1<<28 },
@@ -278,9 +261,7 @@ func TestAdvice(t *testing.T) {
 	s := Setup{Model: preset(t, "Llama 2 7B"), Precision: mixed(t), Batch: 2, Parallelism: Parallelism{Data: 8}}
 	before := estimate(t, s).BytesPerDevice()
 	changes, err := Advise(s, 80<<30)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if len(changes) < 8 {
 		t.Errorf("only %d changes", len(changes))
 	}
@@ -351,4 +332,12 @@ func BenchmarkTrillion(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(s.Parallelism.Devices()), "devices")
+}
+
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

@@ -22,8 +22,8 @@ func (a Accelerate) Training() ([]Item, error) {
 	switch a.DType {
 	case "float32":
 		return v.published(source, Item{Kind: Parameters, Name: "float32 parameters", Formula: "S"},
-			Item{Kind: Gradients, Name: "float32 gradients", Formula: "S"}, Item{Kind: Optimizer,
-				Name: "float32 optimizer states", Formula: "2*S"})
+			Item{Kind: Gradients, Name: "float32 gradients", Formula: "S"},
+			Item{Kind: Optimizer, Name: "float32 optimizer states", Formula: "2*S"})
 	case "float16":
 		return v.published(source,
 			Item{Kind: Optimizer, Name: "float32 optimizer states, as the largest moment", Formula: "2*S"})

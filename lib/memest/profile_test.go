@@ -41,9 +41,7 @@ func (r row) number(column string) int64 {
 func publishedTable(t testing.TB, name string) []row {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if !strings.HasPrefix(string(text), "# source: ") {
 		t.Fatalf("%s does not begin with its source", name)
 	}
@@ -71,9 +69,7 @@ func publishedTable(t testing.TB, name string) []row {
 func listed(t testing.TB) func([]Item, error) Stage {
 	return func(items []Item, err error) Stage {
 		t.Helper()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		return Stage{Items: items}
 	}
 }
@@ -146,9 +142,7 @@ func recomputed(t testing.TB, it Item) int64 {
 		v[name] = n
 	}
 	one, err := v.compute(it.Formula)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return it.Count * one.bytes
 }
 

@@ -95,11 +95,10 @@ func (s Setup) Validate() error {
 		value, most int
 	}{
 		{"Batch", s.Batch, 1 << 31}, {"Seq", s.Seq, 1 << 28}, {"Microbatches", s.Microbatches, 1 << 31},
-		{"Parallelism.Data", l.Data, 1 << 31},
-		{"Parallelism.Tensor", l.Tensor, 1 << 20}, {"Parallelism.Context", l.Context, 1 << 28},
-		{"Parallelism.Pipeline", l.Pipeline, 1 << 14},
-		{"Parallelism.Chunks", l.Chunks, 1 << 14}, {"Parallelism.ZeRO", l.ZeRO, 3}, {"Bucket", int(s.Bucket), 1 << 50},
-		{"Framework", int(s.Framework), 1 << 50},
+		{"Parallelism.Data", l.Data, 1 << 31}, {"Parallelism.Tensor", l.Tensor, 1 << 20},
+		{"Parallelism.Context", l.Context, 1 << 28}, {"Parallelism.Pipeline", l.Pipeline, 1 << 14},
+		{"Parallelism.Chunks", l.Chunks, 1 << 14}, {"Parallelism.ZeRO", l.ZeRO, 3},
+		{"Bucket", int(s.Bucket), 1 << 50}, {"Framework", int(s.Framework), 1 << 50},
 	} {
 		if f.value < 0 {
 			return fmt.Errorf("memest: Setup.%s is %d: set it to at least 0 (0 means its default)", f.name, f.value)

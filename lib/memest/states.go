@@ -50,7 +50,7 @@ func (s Setup) local(of device) []tensor {
 		default:
 			p.Count = of.blocks
 		}
-		dims := append([]int{}, p.Dims...)
+		dims := slices.Clone(p.Dims)
 		switch p.Name {
 		case "tok":
 			dims[0] = (dims[0] + t - 1) / t
@@ -119,11 +119,10 @@ func (s Setup) states(v *sheet, tensors []tensor) ([]Item, error) {
 // fill sets the bytes from the formula.
 func (it *Item) fill(v *sheet) error {
 	one, err := v.compute(it.Formula)
-	if err != nil {
-		return fmt.Errorf("%s of %s: %w", it.Kind, it.Name, err)
+	if err == nil {
+		it.Values = one.values
+		it.Bytes, err = times(it.Count, one.bytes)
 	}
-	it.Values = one.values
-	it.Bytes, err = times(it.Count, one.bytes)
 	if err != nil {
 		return fmt.Errorf("%s of %s: %w", it.Kind, it.Name, err)
 	}
@@ -197,8 +196,7 @@ func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 			if _, ok := at[key]; !ok {
 				at[key] = len(items)
 				items = append(items, Item{Kind: Optimizer, Name: fmt.Sprintf("%s of %s", name, t.Part),
-					Count:  int64(t.Count),
-					Source: fmt.Sprintf("%T.States", s.Optimizer), Host: s.OffloadOptimizer})
+					Count: int64(t.Count), Source: fmt.Sprintf("%T.States", s.Optimizer), Host: s.OffloadOptimizer})
 			}
 			it := &items[at[key]]
 			if it.Formula != "" {
@@ -213,14 +211,13 @@ func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 // stateFormula is a state's bytes: by the tensor's formula if it has as many elements as the device's shard of the
 // tensor, else by its own dimensions.
 func (s Setup) stateFormula(t tensor, length int64, state optim.State) string {
-	size := int64(1)
-	dims := make([]string, 0, len(state.Shape.Dimensions)+1)
-	for _, d := range state.Shape.Dimensions {
-		size *= int64(d)
-		dims = append(dims, fmt.Sprint(d))
+	bytes := state.Shape.DType.Size()
+	if int64(state.Shape.Size()) == length {
+		return fmt.Sprintf("%d*(%s)", bytes, s.shard(t.elements, 1))
 	}
-	if size == length {
-		return fmt.Sprintf("%d*(%s)", state.Shape.DType.Size(), s.shard(t.elements, 1))
+	var factors []string
+	for _, d := range append(slices.Clone(state.Shape.Dimensions), bytes) {
+		factors = append(factors, fmt.Sprint(d))
 	}
-	return strings.Join(append(dims, fmt.Sprint(state.Shape.DType.Size())), "*")
+	return strings.Join(factors, "*")
 }

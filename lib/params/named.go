@@ -2,6 +2,7 @@ package params
 
 import (
 	"fmt"
+	"maps"
 	"reflect"
 	"slices"
 
@@ -56,14 +57,7 @@ func (n Named[T]) Get(name string) T {
 	return v
 }
 
-func (n Named[T]) sorted() []string {
-	names := make([]string, 0, len(n))
-	for name := range n {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	return names
-}
+func (n Named[T]) sorted() []string { return slices.Sorted(maps.Keys(n)) }
 
 // Check returns an error if the number of values is not that of the tree's entries, a value is nil or has another
 // element type or shape than its entry, or two entries have the same name.

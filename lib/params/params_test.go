@@ -97,9 +97,7 @@ func TestValidate(t *testing.T) {
 func TestZipAndList(t *testing.T) {
 	values := []int{10, 11, 12, 13, 14}
 	named, err := params.Zip(tree, values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if back, err := named.List(tree); err != nil || !slices.Equal(back, values) {
 		t.Errorf("List(Zip(%v)) = %v, %v", values, back, err)
 	}
@@ -135,9 +133,7 @@ func TestZipAndList(t *testing.T) {
 
 func TestCheckAndZeros(t *testing.T) {
 	zeros, err := params.Zeros(tree)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if err := params.Check(tree, zeros); err != nil {
 		t.Error(err)
 	}
@@ -176,4 +172,12 @@ func matches(err error, want string) bool {
 		return err == nil && want == ""
 	}
 	return strings.Contains(err.Error(), want)
+}
+
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

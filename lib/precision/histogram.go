@@ -1,6 +1,7 @@
 package precision
 
 import (
+	"maps"
 	"math"
 	"slices"
 )
@@ -32,14 +33,7 @@ func Add[T float32 | float64](h *Histogram, values []T) {
 }
 
 // Exponents returns the exponents that were counted, in ascending order.
-func (h *Histogram) Exponents() []int {
-	exponents := make([]int, 0, len(h.Counts))
-	for e := range h.Counts {
-		exponents = append(exponents, e)
-	}
-	slices.Sort(exponents)
-	return exponents
-}
+func (h *Histogram) Exponents() []int { return slices.Sorted(maps.Keys(h.Counts)) }
 
 // Fractions is which fractions of some numbers, from 0 to 1, a format can not represent well.
 type Fractions struct {

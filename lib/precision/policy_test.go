@@ -30,9 +30,7 @@ func TestPolicies(t *testing.T) {
 	}
 	for name, bytes := range want {
 		p, err := precision.ParsePolicy(strings.ToUpper(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		if err := p.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -43,9 +41,7 @@ func TestPolicies(t *testing.T) {
 			t.Errorf("%s has scaling %+v", name, p.Scaling)
 		}
 		text, err := json.Marshal(p)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, err)
 		var read precision.Policy
 		if err := json.Unmarshal(text, &read); err != nil || read != p {
 			t.Errorf("%s read from %s is %+v, %v", name, text, read, err)

@@ -25,9 +25,7 @@ type (
 func run(t testing.TB, backend compute.Backend, f func(nodes) nodes, in ...any) []*tensors.Tensor {
 	t.Helper()
 	out, err := try(backend, f, in...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	return out
 }
 
@@ -128,10 +126,8 @@ func TestRoundStochasticInGraph(t *testing.T) {
 		}, in...)
 		for i, f := range variants()[1:] {
 			x, random := in[2*i].([]float32), in[2*i+1].([]uint32)
-			check(t, name+" "+f.Name, x, floats(out[i]), func(i int,
-				x float64) float64 {
-				return f.RoundStochastic(x, float64(random[i])/(1<<32))
-			})
+			check(t, name+" "+f.Name, x, floats(out[i]),
+				func(i int, x float64) float64 { return f.RoundStochastic(x, float64(random[i])/(1<<32)) })
 		}
 	}
 }
@@ -198,5 +194,13 @@ func TestRoundPanics(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("error %v, want %q", err, want)
 		}
+	}
+}
+
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -51,17 +51,13 @@ func TestScaling(t *testing.T) {
 		{"none", precision.Scaling{}, []float32{1, inf, 1}, []bool{true, false, true}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if err := params.Check(c.s.States(), c.s.Start()); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, params.Check(c.s.States(), c.s.Start()))
 			backend := devicetest.PureGo()
 			if c.name == "dynamic" {
 				backend = devicetest.One()
 			}
 			exec, err := graph.NewExec(backend, step(c.s))
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			defer exec.Finalize()
 			w, count := tensors.FromValue([]float32{5}), tensors.FromValue(float32(0))
 			states := c.s.Start()
@@ -73,9 +69,7 @@ func TestScaling(t *testing.T) {
 				}
 				before := floats(w)[0]
 				out, err := exec.Call(args...)
-				if err != nil {
-					t.Fatal(err)
-				}
+				noError(t, err)
 				w, count, states = out[0], out[1], out[3:]
 				after, gradient := floats(w)[0], floats(out[2])[0]
 				if c.taken[i] {
@@ -113,9 +107,7 @@ func TestFinite(t *testing.T) {
 		for name, backend := range backends() {
 			exec, err := graph.NewExec(backend,
 				func(a, b *node) *node { return precision.Finite(precision.Cast(nodes{a, b}, dtype)) })
-			if err != nil {
-				t.Fatal(err)
-			}
+			noError(t, err)
 			for _, bad := range []float32{0, 1, huge, float32(math.Inf(1)), float32(math.Inf(-1)),
 				float32(math.NaN())} {
 				for at := range 5 {
@@ -126,9 +118,7 @@ func TestFinite(t *testing.T) {
 						b[at-3] = bad
 					}
 					out, err := exec.Call(a, b)
-					if err != nil {
-						t.Fatal(err)
-					}
+					noError(t, err)
 					want := bad == 0 || bad == 1 || bad == huge && dtype != dtypes.Float16
 					if got := out[0].Value(); got != want {
 						t.Errorf("%s, %s: with %g at %d finite is %v", name, dtype, bad, at, got)
@@ -144,8 +134,7 @@ func TestScalingPanics(t *testing.T) {
 	s := precision.Static(8)
 	for want, f := range map[string]func(in nodes) nodes{
 		"a loss of type BFloat16": func(in nodes) nodes {
-			return nodes{
-				s.Scale(graph.ConvertDType(in[0], dtypes.BFloat16), in[:1])}
+			return nodes{s.Scale(graph.ConvertDType(in[0], dtypes.BFloat16), in[:1])}
 		},
 		"0 values for the 1 param": func(in nodes) nodes { return s.Unscale(in, nil) },
 		`the value of "good" has`: func(in nodes) nodes {

@@ -47,9 +47,7 @@ func TestUpstreamGradientsOfHalfProducts(t *testing.T) {
 		}
 		return grads
 	}, [][]float32{{1, 2}, {3, 4}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, err)
 	if wide == 0 {
 		mended(t, "gradients of half products", "lib/precision/matmul.go (product)")
 	}

@@ -152,9 +152,7 @@ func TestLossErrors(t *testing.T) {
 		}, "has a regularizer for this batch"},
 	} {
 		exec, err := graph.NewExec(backend, c.build)
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		if _, err := exec.Call(); !matches(err, c.want) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
@@ -163,9 +161,7 @@ func TestLossErrors(t *testing.T) {
 	exec, err := model.NewExec(backend, newStore(), func(scope *model.Scope, x *graph.Node) *graph.Node {
 		return m.Loss(params.Nodes{"w": x}, graph.InsertAxes(x, 0), nil)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	if _, err := exec.Call([]float32{1, 2, 3}); !matches(err, "belongs to a model.Exec") {
 		t.Errorf("in a model.Exec: error %v", err)
 	}
@@ -198,12 +194,8 @@ func TestWriteErrors(t *testing.T) {
 	}
 	// Write and Init copy.
 	zeros, err := params.Zeros(m.Params())
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := m.Write(zeros); err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
+	check(t, m.Write(zeros))
 	for _, zero := range append(zeros, initial(t, m)...) {
 		zero.MustFinalizeAll()
 	}
@@ -211,18 +203,12 @@ func TestWriteErrors(t *testing.T) {
 		t.Errorf("after zeros were written: %s", got)
 	}
 
-	if err := store.GetVariable("/out/dense/biases").SetValue(tensors.FromValue([]float32{1, 2, 3})); err != nil {
-		t.Fatal(err)
-	}
+	check(t, store.GetVariable("/out/dense/biases").SetValue(tensors.FromValue([]float32{1, 2, 3})))
 	if err := m.Validate(); !matches(err, `"/out/dense/biases" has shape (Float32)[3], but it had (Float32)[2]`) {
 		t.Errorf("another shape: error %v", err)
 	}
-	if err := store.GetVariable("/out/dense/biases").Reset(); err != nil {
-		t.Fatal(err)
-	}
-	if err := store.DeleteVariable("/hidden/dense/biases"); err != nil {
-		t.Fatal(err)
-	}
+	check(t, store.GetVariable("/out/dense/biases").Reset())
+	check(t, store.DeleteVariable("/hidden/dense/biases"))
 	for _, err := range []error{m.Validate(), m.Write(before), func() error { _, err := m.Init(); return err }()} {
 		if !matches(err, `"/hidden/dense/biases" is no longer in the store`) {
 			t.Errorf("a deleted variable: error %v", err)

@@ -31,8 +31,7 @@
 //
 // Each time a graph is built, the function runs on a store of its own, in which the variables are the given nodes. So
 // one model can be built into many graphs, with other batch sizes, on other devices or backends, on a mesh, and by
-// several goroutines at once; the graphs do not affect each other. mesh, and by several goroutines at once, and no
-// graph sees anything of another.
+// several goroutines at once; the graphs do not affect each other.
 package storemodel
 
 import (

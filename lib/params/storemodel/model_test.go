@@ -44,15 +44,11 @@ func byGoMLX(t *testing.T, backend compute.Backend, store *model.Store, loss sto
 		}
 		return out
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer exec.Finalize()
 	for _, batch := range batches {
 		out, err := exec.Call(batch[0], batch[1])
-		if err != nil {
-			t.Fatal(err)
-		}
+		check(t, err)
 		steps = append(steps, out)
 	}
 	return steps
@@ -107,16 +103,12 @@ func TestEqualsGoMLX(t *testing.T) {
 				}
 				return out
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			check(t, err)
 			defer exec.Finalize()
 			n, values := len(c.names), initial(t, m)
 			for step, batch := range batches {
 				out, err := exec.Call(append(slices.Clone(values), batch[0], batch[1]))
-				if err != nil {
-					t.Fatal(err)
-				}
+				check(t, err)
 				for i, got := range out[:1+n] {
 					if !got.InDelta(want[step][i], bound) {
 						t.Errorf("step %d, output %d: %s, want %s", step, i, got, want[step][i])
@@ -124,9 +116,7 @@ func TestEqualsGoMLX(t *testing.T) {
 				}
 				values = out[1+n:]
 			}
-			if err := m.Write(values); err != nil {
-				t.Fatal(err)
-			}
+			check(t, m.Write(values))
 			for i, name := range c.names {
 				path := "/" + strings.ReplaceAll(name, ".", "/")
 				got, want := ours.GetVariable(path).MustValue(), theirs.GetVariable(path).MustValue()

@@ -86,9 +86,7 @@ func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss st
 	targets shapes.Shape) *storemodel.Model {
 	t.Helper()
 	m, err := storemodel.New(backend, store, loss, inputs, targets)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return m
 }
 
@@ -96,9 +94,7 @@ func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss st
 func initial(t testing.TB, m *storemodel.Model) []*tensors.Tensor {
 	t.Helper()
 	values, err := m.Init()
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return values
 }
 
@@ -107,14 +103,10 @@ func run(t testing.TB, backend compute.Backend, fn func([]*graph.Node) []*graph.
 	args ...*tensors.Tensor) []*tensors.Tensor {
 	t.Helper()
 	exec, err := graph.NewExec(backend, fn)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	defer exec.Finalize()
 	out, err := exec.Call(args)
-	if err != nil {
-		t.Fatal(err)
-	}
+	check(t, err)
 	return out
 }
 

@@ -88,9 +88,7 @@ func TestFrozen(t *testing.T) {
 	}
 	two, zero := tensors.FromScalar(float32(2)), tensors.FromScalar(float32(0))
 	for n, want := range map[int32][2]float32{0: {49, 14}, -8: {1, -2}} { // (3·2 + 1 + n)², and its gradient by b
-		if err := store.GetVariable("n").SetValue(tensors.FromScalar(n)); err != nil {
-			t.Fatal(err)
-		}
+		check(t, store.GetVariable("n").SetValue(tensors.FromScalar(n)))
 		for _, half := range []bool{false, true} {
 			out := run(t, backend, func(in []*graph.Node) []*graph.Node {
 				to := dtypes.Float32
