@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/gomlx/gomlx/core/tensors"
+
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
@@ -45,43 +47,6 @@ func sameState(t *testing.T, name, got, want string) {
 	}
 }
 
-// engineRun is a run in this process, in a layout or on one device.
-type engineRun interface {
-	load(c *checkpoint.Checkpoint) error
-	step(step int) (loss float64, err error)
-	save(dir string) error
-}
-
-type layoutRun struct {
-	train.Trainer
-	batches traintest.Batches
-}
-
-func (r layoutRun) load(c *checkpoint.Checkpoint) error { return r.Load(context.Background(), c) }
-func (r layoutRun) save(dir string) error {
-	return r.Save(context.Background(), dir, "note", 0)
-}
-func (r layoutRun) step(step int) (float64, error) {
-	inputs, targets := r.batches(step)
-	m, err := r.Step(context.Background(), inputs, targets)
-	return m.Loss, err
-}
-
-type deviceRun struct {
-	*train.Run
-	batches traintest.Batches
-}
-
-func (r deviceRun) load(c *checkpoint.Checkpoint) error { return r.Load(context.Background(), c) }
-func (r deviceRun) save(dir string) error {
-	_, err := r.Save(context.Background(), dir, "note", 0)
-	return err
-}
-func (r deviceRun) step(step int) (float64, error) {
-	m, err := r.Step(r.batches(step))
-	return m.Loss, err
-}
-
 // TestCheckpoints resumes a run in one layout after another, on one device and back. Each loads the previous
 // checkpoint, saves the same bits again, and trains like an uninterrupted run on one device. Shards are padded.
 func TestCheckpoints(t *testing.T) {
@@ -93,35 +58,40 @@ func TestCheckpoints(t *testing.T) {
 	_, want := traintest.Alone(t, devices(), r, len(layouts), texts(rows))
 	var dir string
 	for step, l := range layouts {
-		var run engineRun
+		var load func(ctx context.Context, c *checkpoint.Checkpoint) error
+		var save func(dir string) error
+		var learn func(inputs, targets *tensors.Tensor) (train.Metrics, error)
 		var end func() error
 		if l == nil {
 			one := traintest.One(t, devices(), r)
-			run, end = deviceRun{one, texts(rows)}, one.Close
+			load, learn, end = one.Load, one.Step, one.Close
+			save = func(dir string) error { _, err := one.Save(t.Context(), dir, "note", 0); return err }
 		} else {
 			one := start(t, r, *l)
-			run, end = layoutRun{one, texts(rows)}, one.Close
+			load, end = one.Load, one.Close
+			learn = func(in, out *tensors.Tensor) (train.Metrics, error) { return one.Step(t.Context(), in, out) }
+			save = func(dir string) error { return one.Save(t.Context(), dir, "note", 0) }
 		}
 		name := fmt.Sprintf("step %d, %+v", step, l)
 		if dir != "" {
 			again := t.TempDir()
 			c := traintest.Last(t, dir)
 			var note string
-			if err := errors.Join(run.load(c), c.Meta(&note),
-				run.save(again)); err != nil || c.Step != step || note != "note" {
+			err := errors.Join(load(t.Context(), c), c.Meta(&note), save(again))
+			if err != nil || c.Step != step || note != "note" {
 				t.Fatalf("%s: a checkpoint of step %d with note %q: %v", name, c.Step, note, err)
 			}
 			sameState(t, name+", saved again", again, dir)
 		}
-		loss, err := run.step(step)
+		m, err := learn(texts(rows)(step))
 		if err != nil {
 			t.Fatal(err)
 		}
-		if off := math.Abs(loss/want[step].Loss - 1); !(off <= lossBound) {
-			t.Errorf("%s: the loss is %g, of a run that goes on %g", name, loss, want[step].Loss)
+		if off := math.Abs(m.Loss/want[step].Loss - 1); !(off <= lossBound) {
+			t.Errorf("%s: the loss is %g, of a run that goes on %g", name, m.Loss, want[step].Loss)
 		}
 		dir = t.TempDir()
-		if err := errors.Join(run.save(dir), end()); err != nil {
+		if err := errors.Join(save(dir), end()); err != nil {
 			t.Fatal(err)
 		}
 	}
