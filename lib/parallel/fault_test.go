@@ -19,8 +19,8 @@ import (
 const faultRows = 8
 
 // TestFaults has ranks fail, panic, stall or be cancelled, before a step and in it, in a ring, in one pipeline, in two
-// that train together, and where two groups of ranks shard a copy of the state each. Every other rank gets an error that
-// names it; whatever is asked of a rank after that says what to do; and nothing is left on the devices.
+// that train together, and where two groups of ranks shard a copy of the state each. Every other rank gets an error
+// that names it; whatever is asked of a rank after that says what to do; and nothing is left on the devices.
 func TestFaults(t *testing.T) {
 	toys := train.Recipe{Model: toy.Layers(2, true), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}, Clip: 1}
 	ring := parallel.Layout{Ring: 3, RingRanks: true, Ulysses: 2}
