@@ -180,6 +180,9 @@ func (c *common) fits() error {
 					"choose one of the two, or an optimizer whose states have that shape, such as adamw", state, s)
 			}
 		}
+		if optim.Sums(rule, s) { // those of other packages are rejected in the first step
+			return errSums(s)
+		}
 		if c.policy.StochasticUpdate {
 			return fmt.Errorf("engine: stochastic rounding needs contiguous elements of %s, "+
 				"which both tensor parallelism and ZeRO shard: leave one of the three out", s)

@@ -18,8 +18,8 @@ import (
 
 const faultRows = 8
 
-// TestFaults has ranks of two devices fail, panic, stall or be cancelled, before a step and in it, in a ring, in one
-// pipeline, in two that train together and with two copies of a sharded state (HSDP). Every other rank gets an error
+// TestFaults has ranks fail, panic, stall or be cancelled, before a step and in it, in a ring, in one pipeline, in two
+// that train together, and where two groups of ranks shard a copy of the state each. Every other rank gets an error
 // that names it; whatever is asked of a rank after that says what to do; and nothing is left on the devices.
 func TestFaults(t *testing.T) {
 	toys := train.Recipe{Model: toy.Layers(2, true), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}, Clip: 1}
@@ -50,10 +50,11 @@ func TestFaults(t *testing.T) {
 			{At: "last", Fault: traintest.Cancels, Victim: 2},
 			{At: "first", Fault: traintest.Stalls, Victim: 1},
 		}},
-		{parallel.Layout{Replicas: 4, ZeRO: 3, Shards: 2}, toys, toy.Batches(faultRows), []traintest.Case{
+		{parallel.Layout{Replicas: 4, ZeRO: 3, Shards: 2}, toys, toy.Batches(faultRows), []traintest.Case{ // two copies
 			{At: "first", Fault: traintest.Fails, Victim: 3},
 			{At: "middle", Fault: traintest.Stalls, Victim: 2},
-			{At: "last", Fault: traintest.Panics, Victim: 0},
+			{At: "middle", Fault: traintest.Panics, Victim: 0},
+			{At: "last", Fault: traintest.Cancels, Victim: 1},
 		}},
 	} {
 		plan, err := parallel.NewPlan(form.recipe, form.layout)

@@ -38,15 +38,15 @@ func TestRefusedLayouts(t *testing.T) {
 			var field, planned string
 			switch {
 			case s.tensor > c.Heads:
-				if field, planned = "Layout.Tensor is 8", "8 ranks cannot share 4 query heads evenly"; sequence {
+				if field, planned = "Parallelism.Tensor is 8", "8 ranks cannot share 4 query heads evenly"; sequence {
 					planned = "Config.Seq is 4"
 				}
 			case s.seq > c.Seq: // the ring pads its chunks of tokens, which memest does not count
-				field = "Layout.Context is 8"
+				field = "Parallelism.Context is 8"
 			case sequence && c.Seq/s.seq%s.tensor != 0:
-				field, planned = "Layout.Seq is set", "Config.Seq is 4"
+				field, planned = "Parallelism.Seq is set", "Config.Seq is 4"
 			case s.pipe > c.Layers:
-				field, planned = "Layout.Pipeline is 8", "6 blocks cannot be 8 stages"
+				field, planned = "Parallelism.Pipeline is 8", "6 blocks cannot be 8 stages"
 			}
 			_, ledger := l.Estimate(setup(c), layoutRows)
 			_, plan := parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: optim.SGD(1)}, l, ""), l)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -133,7 +132,7 @@ func TestRules(t *testing.T) {
 	}
 }
 
-// TestRulesRefused has rules that cannot work on what devices have be errors, at the latest of the first step.
+// TestRulesRefused has optimizers that cannot work on what devices have be errors of the plan, before anything runs.
 func TestRulesRefused(t *testing.T) {
 	both := parallel.Layout{Data: 2, Tensor: 2, ZeRO: 1}
 	rounding, err := precision.ParsePolicy("bf16-pure")
@@ -141,6 +140,8 @@ func TestRulesRefused(t *testing.T) {
 		t.Fatal(err)
 	}
 	rounding.StochasticUpdate = true
+	const sums = "engine: the optimizer sums over the elements of tok (Float32)[11, 32], which both tensor parallelism " +
+		"and ZeRO shard: choose one of the two, or an optimizer that does not"
 	for name, c := range map[string]struct {
 		recipe train.Recipe
 		layout parallel.Layout
@@ -148,8 +149,11 @@ func TestRulesRefused(t *testing.T) {
 	}{
 		"adafactor": {train.Recipe{Optimizer: optim.Adafactor(1e-2)}, both,
 			"the optimizer's tok.rows (Float32)[11] does not have the shape of"},
-		"lamb": {train.Recipe{Optimizer: optim.LAMB(1e-2)}, both,
-			"choose one of the two, or an optimizer that does not"},
+		"lamb": {train.Recipe{Optimizer: optim.LAMB(1e-2)}, both, sums},
+		"lamb between ranks": {train.Recipe{Optimizer: optim.Scheduled(optim.LAMB(1e-2), optim.Warmup{Steps: 2})},
+			parallel.Layout{Replicas: 2, Tensor: 2, ZeRO: 3}, sums},
+		"lamb of some": {train.Recipe{Optimizer: optim.Grouped(optim.AdamW(1e-2),
+			optim.Group{Has: optim.Named("tok"), Optimizer: optim.LAMB(1e-2)})}, both, sums},
 		"adam8bit": {train.Recipe{Optimizer: optim.Adam8bit(1e-2)}, parallel.Layout{Tensor: 2},
 			"the optimizer has states for blocks of"},
 		"stochastic rounding": {train.Recipe{Optimizer: optim.SGD(1), Precision: rounding}, both,
@@ -158,15 +162,7 @@ func TestRulesRefused(t *testing.T) {
 		model := small(1)
 		model.Width = 32 // large enough for blocks of 8-bit states
 		c.recipe.Model = model
-		run, err := parallel.New(context.Background(), devices(), sharing(c.recipe, c.layout, ""), c.layout,
-			parallel.Options{})
-		if err == nil {
-			in, out := text(0, 4)
-			_, err = run.Step(t.Context(), in, out)
-			err = errors.Join(err, run.Close())
-		}
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: %v, want an error with %q", name, err, c.want)
-		}
+		_, err := parallel.NewPlan(sharing(c.recipe, c.layout, ""), c.layout)
+		checkError(t, name, err, c.want)
 	}
 }

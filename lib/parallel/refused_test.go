@@ -53,9 +53,9 @@ func TestRefused(t *testing.T) {
 			"does not say how devices shard it, and the layout has tensor=2, ring=3, ulysses=1"},
 		"one device's GPT": {train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, one,
 			"a gpt.Config does not say how devices shard it"},
-		"no axis": {alone, one, "the layout has tensor=2, and the model shares nothing along it: use " +
+		"no axis": {alone, one, "the layout has tensor=2, and the model shards nothing along it: use " +
 			"Layout.TensorGroup and SequenceGroup"},
-		"another axis": {other, one, `the model shares along the axis "model"`},
+		"another axis": {other, one, `the model shards along the axis "model"`},
 		"heads": {sharing(train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, parallel.Layout{Tensor: 3}, ""),
 			parallel.Layout{Tensor: 3}, "3 ranks cannot share 8 query heads"},
 		"more stages": {toys, parallel.Layout{Pipe: 5}, "4 blocks cannot be 5 stages"},
