@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"golang.org/x/mod/semver"
 )
 
@@ -48,9 +49,7 @@ func exported(t *testing.T) []string {
 			continue
 		}
 		pkg, err := from.Import(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		lines = append(lines, describe(strings.TrimPrefix(path, module), pkg)...)
 	}
 	return lines
@@ -86,14 +85,10 @@ func without(lines, others []string) (only []string) {
 func TestRecord(t *testing.T) {
 	record, is := newest(t), exported(t)
 	if *update {
-		if err := os.WriteFile(record, []byte(strings.Join(is, "\n")+"\n"), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(record, []byte(strings.Join(is, "\n")+"\n"), 0o644))
 	}
 	text, err := os.ReadFile(record)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	was := strings.Split(strings.TrimSpace(string(text)), "\n")
 	var diff []string
 	for _, line := range without(was, is) {

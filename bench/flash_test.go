@@ -6,6 +6,8 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 func TestFlashFits(t *testing.T) {
@@ -85,7 +87,7 @@ func TestProcBytes(t *testing.T) {
 		"MemAvailable: much\n":                     -1,
 		"":                                         -1,
 	} {
-		check(t, os.WriteFile(path, []byte(text), 0o600))
+		must.Do(t, os.WriteFile(path, []byte(text), 0o600))
 		if got := procBytes(path, "MemAvailable", -1); got != want {
 			t.Errorf("%q: %d, want %d", text, got, want)
 		}

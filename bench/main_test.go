@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
@@ -26,14 +27,6 @@ const envMain = "SHARDBOOK_BENCH_MAIN"
 
 // envPIDs names the file that the program's processes write their numbers into.
 const envPIDs = "SHARDBOOK_BENCH_PIDS"
-
-// check ends the test if there is an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // TestMain makes the test's own binary a worker if it is started as one.
 func TestMain(m *testing.M) {
@@ -187,7 +180,7 @@ func TestBenchmarks(t *testing.T) {
 			}
 			b := test.fresh()
 			records, err := run(t.Context(), b, test.flags)
-			check(t, err)
+			must.Do(t, err)
 			var cases, first []string
 			for _, r := range records {
 				if !slices.Contains(cases, r.Case) {
@@ -241,7 +234,7 @@ func checkMemory(t *testing.T, r record) {
 
 func TestTurns(t *testing.T) {
 	records, err := run(t.Context(), newFake(), "--rounds=3 --impls=good,half,bound,unable,missing")
-	check(t, err)
+	must.Do(t, err)
 	var got []string
 	for _, r := range records {
 		got = append(got, fmt.Sprint(r.Impl, " ", r.MinMS, " ", r.MedianMS, " ", r.Rounds, " ", r.OfLimit))
@@ -281,7 +274,7 @@ func TestEndsEarly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			pids, out := filepath.Join(t.TempDir(), "pids"), t.TempDir()
 			program, err := os.Executable()
-			check(t, err)
+			must.Do(t, err)
 			var lines, said strings.Builder
 			cmd := exec.CommandContext(t.Context(), program, "fake", "--impls=half,parent,"+name, "--rounds=9",
 				"--json", "--save="+out)
@@ -305,7 +298,7 @@ func TestEndsEarly(t *testing.T) {
 				t.Errorf("%d records, %d with two samples of 10 ms, want 3 and 2, in\n%s", all, two, lines.String())
 			}
 			text, err := os.ReadFile(pids)
-			check(t, err)
+			must.Do(t, err)
 			numbers := strings.Fields(string(text))
 			if len(numbers) != 5 { // the program, three workers, and the child of one
 				t.Errorf("%d processes, want 5", len(numbers))
@@ -330,7 +323,7 @@ func notePID() {
 func awaitEnd(t *testing.T, number string) {
 	t.Helper()
 	pid, err := strconv.Atoi(number)
-	check(t, err)
+	must.Do(t, err)
 	for range 1000 {
 		stat, _ := os.ReadFile("/proc/" + number + "/stat")
 		if syscall.Kill(pid, 0) == syscall.ESRCH || strings.Contains(string(stat), ") Z ") {
@@ -398,9 +391,9 @@ func TestCases(t *testing.T) {
 		b := test.fresh()
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 		b.flags(flags)
-		check(t, flags.Parse(strings.Fields(test.flags)))
+		must.Do(t, flags.Parse(strings.Fields(test.flags)))
 		cases, err := b.cases()
-		check(t, err)
+		must.Do(t, err)
 		var names []string
 		for _, c := range cases {
 			names = append(names, c.name)
@@ -484,9 +477,9 @@ func TestReport(t *testing.T) {
 	if err == nil {
 		err = r.finish(nil)
 	}
-	check(t, err)
+	must.Do(t, err)
 	text, err := os.ReadFile(filepath.Join(out, r.fileName()))
-	check(t, err)
+	must.Do(t, err)
 	var saved outcome
 	if err := json.Unmarshal(text, &saved); err != nil || !reflect.DeepEqual(saved, r.outcome) {
 		t.Errorf("saved %+v, %v; want %+v", saved, err, r.outcome)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
@@ -30,9 +31,9 @@ func TestTables(t *testing.T) {
 	if got := o.fileName(); got != file {
 		t.Errorf("the file is %s, want %s", got, file)
 	}
-	check(t, o.write(filepath.Join(dir, file)))
+	must.Do(t, o.write(filepath.Join(dir, file)))
 	document, err := withTables("before\n"+tablesBegin+"old\n"+tablesEnd+"after\n", dir, benchmarks)
-	check(t, err)
+	must.Do(t, err)
 	for want, has := range map[string]bool{
 		"before\n": true, "after\n": true, "### fake\n\nFor tests.\n": true, "old": false,
 		"`go run ./bench fake --peers`: Some (R) CPU @ 2 GHz, 2 cores, 8 GiB, linux/amd64, 2026-01-02": true,
@@ -57,9 +58,9 @@ func TestTables(t *testing.T) {
 // TestCommittedTables makes the README's tables from the saved results.
 func TestCommittedTables(t *testing.T) {
 	text, err := os.ReadFile("README.md")
-	check(t, err)
+	must.Do(t, err)
 	want, err := withTables(string(text), "results", benchmarks[:len(benchmarks)-1]) // the last is for tests
-	check(t, err)
+	must.Do(t, err)
 	if string(text) != want {
 		t.Error("README.md has other tables than the results give: run \"go run ./bench tables\"")
 	}
@@ -68,7 +69,7 @@ func TestCommittedTables(t *testing.T) {
 // TestPinnedXLA compares the XLA that the peers' pins bring with that of the plugin in use.
 func TestPinnedXLA(t *testing.T) {
 	backend, err := openXLA(t.Context(), 1)
-	check(t, err)
+	must.Do(t, err)
 	defer backend.Close()
 	_, version, installed := strings.Cut(loaded[namePlugin], "lammps-jax-pjrt-cpu ")
 	if !installed {

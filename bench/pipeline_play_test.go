@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -19,9 +20,9 @@ import (
 func BenchmarkPlay(b *testing.B) {
 	const microbatches, inner = 64, 4
 	plan, err := pipeline.GPipe(pipelineRanks, microbatches)
-	check(b, err)
+	must.Do(b, err)
 	backend, err := xla.Open(xla.Devices(pipelineRanks), xla.Plugin("cpu"))
-	check(b, err)
+	must.Do(b, err)
 	defer backend.Close()
 	size := pipelineSize{Microbatches: microbatches}
 	smallest := pipelineCase{size, pipeline.KindGPipe, pipelineRanks,
@@ -32,7 +33,7 @@ func BenchmarkPlay(b *testing.B) {
 	}
 	defer played.run.Close()
 	groups, err := group.New(pipelineRanks)
-	check(b, err)
+	must.Do(b, err)
 	ways := []func() error{
 		func() error {
 			_, err := played.step()
@@ -48,7 +49,7 @@ func BenchmarkPlay(b *testing.B) {
 			k := (round + i) % len(ways)
 			begin := time.Now()
 			for range inner {
-				check(b, ways[k]())
+				must.Do(b, ways[k]())
 			}
 			took[k] = append(took[k], milliseconds(begin, inner))
 		}

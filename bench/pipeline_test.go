@@ -4,6 +4,7 @@ import (
 	"math"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
@@ -15,9 +16,9 @@ func TestPipelineSimulated(t *testing.T) {
 		c := pipelineCase{pipelineSize{Layers: 8, Microbatches: 8, ForwardMS: 5}, kind, pipelineRanks,
 			pipelineRanks * int(chunks)}
 		plan, err := c.schedule()
-		check(t, err)
+		must.Do(t, err)
 		line, err := plan.Simulate(c.costs())
-		check(t, err)
+		must.Do(t, err)
 		if want := 2 * 15 * (8 + 3/chunks); math.Abs(line.Makespan-want) > 1e-9 {
 			t.Errorf("%s takes %v ms, want %v", kind, line.Makespan, want)
 		}

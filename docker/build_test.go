@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // Paths in a container during the build. They are mounted only for the build, and are in no layer.
@@ -25,7 +27,7 @@ func (s *store) build(target string) (image string) {
 	go func() { failed <- s.image("localhost/base", s.debian) }()
 	go func() { failed <- s.image("localhost/golang", s.golang) }()
 	for range 2 {
-		check(s.t, <-failed)
+		must.Do(s.t, <-failed)
 	}
 	image = "localhost/shardbook-" + target
 	args := []string{"build", "--network", "host", "--pull-never", "--format", "docker", "--layers=false", "--target",
@@ -73,7 +75,7 @@ func (s *store) mounts() map[string]string {
 	mounts := map[string]string{}
 	write := func(to string, text []byte) {
 		from := filepath.Join(s.dir, "tmp", filepath.Base(to))
-		check(s.t, os.WriteFile(from, text, 0o644))
+		must.Do(s.t, os.WriteFile(from, text, 0o644))
 		mounts[from] = to
 	}
 	pip := "[global]\n"
@@ -87,7 +89,7 @@ func (s *store) mounts() map[string]string {
 	write(pipSettings, []byte(pip))
 
 	said, err := exec.Command("go", "env", "GOPROXY", "GOSUMDB", "GONOSUMDB", "GOMODCACHE").Output()
-	check(s.t, err)
+	must.Do(s.t, err)
 	goEnv := strings.Split(string(said), "\n")
 	if modules := filepath.Join(goEnv[3], "cache/download"); exists(modules) {
 		mounts[modules] = goModules

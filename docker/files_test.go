@@ -12,22 +12,15 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/pyenv"
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
-// check ends the test if there is an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func read(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	check(t, err)
+	must.Do(t, err)
 	return string(text)
 }
 
@@ -49,12 +42,12 @@ func TestDockerignore(t *testing.T) {
 		t.Error(".dockerignore does not exclude everything by default")
 	}
 	said, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/shardbook/shardbook/...").Output()
-	check(t, err)
+	must.Do(t, err)
 	root, err := filepath.Abs("..")
-	check(t, err)
+	must.Do(t, err)
 	for dir := range strings.Lines(string(said)) {
 		inside, err := filepath.Rel(root, strings.TrimSpace(dir))
-		check(t, err)
+		must.Do(t, err)
 		room, _, _ := strings.Cut(inside, "/")
 		if room != "docker" && !strings.HasPrefix(room, "_") && !slices.Contains(lines, "!"+room) {
 			t.Errorf(".dockerignore excludes %s", room)
@@ -83,7 +76,7 @@ func TestHadolint(t *testing.T) {
 			return pyenv.Install(ctx, interpreter, dir, hadolint, report)
 		},
 	}.Ensure(t.Context(), nil)
-	check(t, err)
+	must.Do(t, err)
 	lint := func(text string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", "hadolint"), "--no-color", "-")
 		cmd.Stdin = strings.NewReader(text)

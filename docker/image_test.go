@@ -14,6 +14,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 const (
@@ -65,13 +67,13 @@ func checkSize(t *testing.T, s *store, image string) {
 // checkPrivate looks for private texts of this machine in all files of all layers and in the image's metadata.
 func checkPrivate(t *testing.T, s *store, image string) {
 	root, err := filepath.Abs("..")
-	check(t, err)
+	must.Do(t, err)
 	goEnv, err := exec.Command("go", "env", "GOMODCACHE", "GOCACHE").Output()
-	check(t, err)
+	must.Do(t, err)
 	container := s.must("from", image)
 	files := s.must("mount", container)
 	theirs, err := os.ReadFile(filepath.Join(files, certificates))
-	check(t, err)
+	must.Do(t, err)
 	texts := private(t, append(strings.Fields(string(goEnv)), root, s.dir), theirs)
 	t.Logf("%d texts that must not be in the image", len(texts))
 	said := s.inspect(image)
@@ -91,7 +93,7 @@ func checkPrivate(t *testing.T, s *store, image string) {
 	s.must("rm", container)
 	for _, folder := range []string{s.driver, s.driver + "-images"} { // the files of all layers, and metadata
 		found, err := contain(filepath.Join(s.dir, "store", folder), texts)
-		check(t, err)
+		must.Do(t, err)
 		for _, path := range found {
 			t.Errorf("%s has a private text of this machine", path)
 		}
@@ -163,7 +165,7 @@ var printedToken = regexp.MustCompile(`\?token=([0-9a-f]{20,})`)
 func checkServer(t *testing.T, s *store, container string, said config) {
 	log := filepath.Join(s.dir, "tmp", "server.log")
 	file, err := os.Create(log)
-	check(t, err)
+	must.Do(t, err)
 	defer file.Close()
 	health := func() error { return s.run(container, said.Healthcheck.Test[1:]...).Run() }
 	if len(said.Healthcheck.Test) < 2 || said.Healthcheck.Test[0] != "CMD" {
@@ -174,13 +176,13 @@ func checkServer(t *testing.T, s *store, container string, said config) {
 	}
 	server := s.run(container, slices.Concat(said.Entrypoint, said.Cmd)...)
 	server.Stdout, server.Stderr = file, file
-	check(t, server.Start())
+	must.Do(t, server.Start())
 	ended := make(chan error, 1)
 	go func() { ended <- server.Wait() }()
 	token := ""
 	for begun := time.Now(); token == ""; time.Sleep(200 * time.Millisecond) {
 		text, err := os.ReadFile(log)
-		check(t, err)
+		must.Do(t, err)
 		if found := printedToken.FindSubmatch(text); found != nil {
 			token = string(found[1])
 		}

@@ -12,6 +12,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // public are hosts that every build uses.
@@ -33,7 +35,7 @@ func private(t *testing.T, folders []string, theirs []byte) []string {
 		settings = append(settings, name+"="+value)
 	}
 	said, err := exec.Command("go", "env", "-json", "GOPROXY", "GOSUMDB", "GOMODCACHE", "GOCACHE").Output()
-	check(t, err)
+	must.Do(t, err)
 	settings = append(settings, "go="+string(said))
 	for _, setting := range settings {
 		name, value, _ := strings.Cut(setting, "=")
@@ -86,8 +88,8 @@ func TestContain(t *testing.T) {
 	for name, text := range map[string]string{"a/b": "\x00here is a secret-7 within\xff\n", "c": "here is none",
 		"d": "here/is/a/path/of/mine"} {
 		path := filepath.Join(dir, name)
-		check(t, os.MkdirAll(filepath.Dir(path), 0o755))
-		check(t, os.WriteFile(path, []byte(text), 0o644))
+		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 	}
 	got, err := contain(dir, []string{"secret-7", "/path/of/"})
 	slices.Sort(got)

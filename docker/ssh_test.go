@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // settings returns the ssh options that the Dockerfile writes into a file by printf.
@@ -53,7 +55,7 @@ func TestSSH(t *testing.T) {
 	}
 	// The command turns a public key into a line of known hosts, for all hosts.
 	key := filepath.Join(t.TempDir(), "id_rsa.pub")
-	check(t, os.WriteFile(key, []byte("ecdsa-sha2-nistp521 AAAA\n"), 0o644))
+	must.Do(t, os.WriteFile(key, []byte("ecdsa-sha2-nistp521 AAAA\n"), 0o644))
 	line := strings.Replace(client["KnownHostsCommand"], mount[1]+"/id_rsa.pub", key, 1)
 	if got, err := exec.Command("sh", "-c", line).Output(); string(got) != "* ecdsa-sha2-nistp521 AAAA\n" ||
 		err != nil {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/internal/hosts"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
@@ -49,7 +50,7 @@ func newStore(t *testing.T) *store {
 			systest.Skip(t, systest.System, err)
 		}
 	}
-	check(t, os.Mkdir(filepath.Join(s.dir, "tmp"), 0o700))
+	must.Do(t, os.Mkdir(filepath.Join(s.dir, "tmp"), 0o700))
 	t.Cleanup(s.remove)
 	if s.command("info").Run() != nil {
 		s.driver = "vfs" // it copies each layer, but works on every file system
@@ -92,7 +93,7 @@ func (s *store) do(args ...string) (string, error) {
 func (s *store) must(args ...string) string {
 	s.t.Helper()
 	said, err := s.do(args...)
-	check(s.t, err)
+	must.Do(s.t, err)
 	return said
 }
 
@@ -125,7 +126,7 @@ func (s *store) inspect(image string) config {
 	s.t.Helper()
 	text := s.must("inspect", "--type", "image", image)
 	var all struct{ Docker struct{ Config config } }
-	check(s.t, json.Unmarshal([]byte(text), &all))
+	must.Do(s.t, json.Unmarshal([]byte(text), &all))
 	return all.Docker.Config
 }
 

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/kerneltest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/kernel"
 )
 
@@ -41,7 +42,7 @@ func BenchmarkCell(b *testing.B) {
 		OnRan:    func(_ int, took time.Duration) { seconds = append(seconds, took.Seconds()) },
 	}
 	b.ResetTimer()
-	check(b, k.Headless(b.Context(), run))
+	must.Do(b, k.Headless(b.Context(), run))
 	b.StopTimer()
 	var plain, xla, ratio []float64
 	for i := 2; i < len(seconds); i += 2 {

@@ -12,29 +12,22 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/kerneltest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/kernel"
 )
-
-// check ends the test if there is an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestSetupAgainDoesNothing(t *testing.T) {
 	k := kerneltest.Ready(t)
 	err := k.Setup(t.Context(), func(part string, _, _ int, what string) {
 		t.Errorf("the second set-up installs %s: %s", part, what)
 	})
-	check(t, err)
+	must.Do(t, err)
 }
 
 func TestNewFindsTheProject(t *testing.T) {
 	here, err := kernel.New(".", "")
-	check(t, err)
+	must.Do(t, err)
 	if _, err := os.Stat(filepath.Join(here.Root, "kernel", "kernel_test.go")); err != nil {
 		t.Errorf("root %q: %v", here.Root, err)
 	}
@@ -64,9 +57,9 @@ func notebook(t testing.TB, cells ...string) string {
 		"nbformat": 4, "nbformat_minor": 5, "cells": list,
 		"metadata": map[string]any{"kernelspec": map[string]any{"name": kernel.Name, "display_name": "Go", "language": "go"}},
 	})
-	check(t, err)
+	must.Do(t, err)
 	path := filepath.Join(t.TempDir(), "test.ipynb")
-	check(t, os.WriteFile(path, text, 0o644))
+	must.Do(t, os.WriteFile(path, text, 0o644))
 	return path
 }
 
@@ -115,7 +108,7 @@ func TestHeadlessRefuses(t *testing.T) {
 	k := kerneltest.Ready(t)
 	path := notebook(t, "%%\nfmt.Println(1)")
 	broken := filepath.Join(t.TempDir(), "broken.ipynb")
-	check(t, os.WriteFile(broken, []byte("{"), 0o644))
+	must.Do(t, os.WriteFile(broken, []byte("{"), 0o644))
 	for name, run := range map[string]kernel.Run{
 		"overwrite":         {Notebook: path, Ipynb: path},
 		"want more than 0":  {Notebook: path, Timeout: -time.Second},
@@ -137,7 +130,7 @@ func TestHeadlessKeepsAndForgets(t *testing.T) {
 		"%%\nif got := notebook.Must(notebook.Kept[int](\"answer\")); got != 43 {\n\tpanic(got)\n}")
 	// The parameter comes from outside, the value from the cell before.
 	err := k.Headless(t.Context(), kernel.Run{Notebook: keeps, Env: []string{`SHARDBOOK_PARAMS={"answer":"43"}`}})
-	check(t, err)
+	must.Do(t, err)
 	reads := notebook(t, imports+"%%\nnotebook.Must(notebook.Kept[int](\"answer\"))")
 	err = k.Headless(t.Context(), kernel.Run{Notebook: reads})
 	if err == nil || !strings.Contains(err.Error(), "kept so far: nothing") {
@@ -192,7 +185,7 @@ func TestHeadlessStops(t *testing.T) {
 
 func TestFindNotebooks(t *testing.T) {
 	k, err := kernel.New(".", "")
-	check(t, err)
+	must.Do(t, err)
 	all, err := k.FindNotebooks(nil)
 	if err != nil || len(all) < 2 || filepath.Base(all[0]) != "00-devices.ipynb" {
 		t.Fatalf("all notebooks: %q, %v", all, err)
@@ -219,7 +212,7 @@ func TestLabAsRoot(t *testing.T) {
 	}{{nil, root, map[bool]int{true: 1}[root]}, {[]string{"--allow-root"}, false, 1}} {
 		lab := kernel.Lab{Args: c.args}
 		cmd, err := k.LabCommand(t.Context(), lab)
-		check(t, err)
+		must.Do(t, err)
 		warning := lab.Warning()
 		if told := strings.Count(strings.Join(cmd.Args, " "),
 			"--allow-root"); told != c.told || (warning != "") != c.warns {

@@ -18,6 +18,7 @@ import (
 	"github.com/chromedp/chromedp"
 
 	"github.com/shardbook/shardbook/internal/kerneltest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/kernel"
 )
@@ -78,7 +79,7 @@ func requests(t *testing.T, ctx context.Context) func() []string {
 			}
 		}
 	})
-	check(t, err)
+	must.Do(t, err)
 	return func() []string {
 		mu.Lock()
 		defer mu.Unlock()
@@ -178,10 +179,10 @@ func TestLab(t *testing.T) {
 			output.scrollIntoView({block: 'end'});
 			return false;
 		})()`)
-		check(t, chromedp.Do(ctx, seen, chromedp.Sleep(2*time.Second), seen))
+		must.Do(t, chromedp.Do(ctx, seen, chromedp.Sleep(2*time.Second), seen))
 		png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
-		check(t, err)
-		check(t, os.WriteFile(to, png, 0o644))
+		must.Do(t, err)
+		must.Do(t, os.WriteFile(to, png, 0o644))
 	}
 	server, _, _ := strings.Cut(address, "/lab")
 	for _, url := range asked() {
@@ -260,21 +261,21 @@ func firstStart(t *testing.T, k *kernel.Kernel, held string) {
 func startLab(t *testing.T, k *kernel.Kernel, dir string) string {
 	t.Helper()
 	free, err := net.Listen("tcp", "127.0.0.1:0")
-	check(t, err)
+	must.Do(t, err)
 	port := free.Addr().(*net.TCPAddr).Port
 	free.Close()
 	const token = "a-token-for-this-test"
 	ctx, cancel := context.WithCancel(context.Background())
 	lab, err := k.LabCommand(ctx, kernel.Lab{Dir: dir, NoBrowser: true, IP: "127.0.0.1", Port: port,
 		Args: []string{"--ServerApp.port_retries=0", "--IdentityProvider.token=" + token}})
-	check(t, err)
+	must.Do(t, err)
 	settings := t.TempDir()
 	lab.Env = append(lab.Env, "JUPYTER_CONFIG_DIR="+settings, "JUPYTER_DATA_DIR="+settings,
 		"JUPYTERLAB_SETTINGS_DIR="+settings, "JUPYTERLAB_WORKSPACES_DIR="+settings)
 	log, err := os.Create(filepath.Join(settings, "log"))
-	check(t, err)
+	must.Do(t, err)
 	lab.Stdout, lab.Stderr = log, log
-	check(t, lab.Start())
+	must.Do(t, lab.Start())
 	t.Cleanup(func() {
 		cancel()
 		lab.Wait()

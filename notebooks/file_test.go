@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/kernel"
 )
 
@@ -33,14 +34,6 @@ type output struct {
 // text is a string that the file may hold as a list of lines.
 type text string
 
-// check ends the test if there is an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 func (t *text) UnmarshalJSON(data []byte) error {
 	var lines []string
 	if err := json.Unmarshal(data, &lines); err == nil {
@@ -53,7 +46,7 @@ func (t *text) UnmarshalJSON(data []byte) error {
 func read(t *testing.T, path string) []cell {
 	t.Helper()
 	data, err := os.ReadFile(path)
-	check(t, err)
+	must.Do(t, err)
 	var file struct{ Cells []cell }
 	if err := json.Unmarshal(data, &file); err != nil {
 		t.Fatalf("%s: %v", path, err)
@@ -65,9 +58,9 @@ func read(t *testing.T, path string) []cell {
 func withoutOutputs(t *testing.T, from, to string) {
 	t.Helper()
 	data, err := os.ReadFile(from)
-	check(t, err)
+	must.Do(t, err)
 	var file map[string]any
-	check(t, json.Unmarshal(data, &file))
+	must.Do(t, json.Unmarshal(data, &file))
 	for _, c := range file["cells"].([]any) {
 		if c := c.(map[string]any); c["cell_type"] == "code" {
 			c["outputs"], c["execution_count"] = []any{}, nil
@@ -76,7 +69,7 @@ func withoutOutputs(t *testing.T, from, to string) {
 	if data, err = json.Marshal(file); err != nil {
 		t.Fatal(err)
 	}
-	check(t, os.WriteFile(to, data, 0o644))
+	must.Do(t, os.WriteFile(to, data, 0o644))
 }
 
 // writeRun writes a notebook whose cells ran as the ninth of an earlier kernel. Run in order, they print "ran 1" to
@@ -95,6 +88,6 @@ func writeRun(t *testing.T, to string) {
 	data, err := json.Marshal(map[string]any{
 		"nbformat": 4, "nbformat_minor": 5, "cells": cells, "metadata": map[string]any{"kernelspec": spec},
 	})
-	check(t, err)
-	check(t, os.WriteFile(to, data, 0o644))
+	must.Do(t, err)
+	must.Do(t, os.WriteFile(to, data, 0o644))
 }

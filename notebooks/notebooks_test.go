@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/shardbook/shardbook/internal/kerneltest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/kernel"
 )
@@ -61,7 +62,7 @@ var quick = []string{"00-devices", "01-first-run", "09-zero"}
 func chosen(t *testing.T) []string {
 	t.Helper()
 	paths, err := filepath.Glob("[0-9]*.ipynb")
-	check(t, err)
+	must.Do(t, err)
 	if systest.Full() {
 		var all []string
 		for _, path := range paths {
@@ -82,14 +83,14 @@ func TestNotebooks(t *testing.T) {
 	out, names := t.TempDir(), chosen(t)
 	if os.Geteuid() != 0 {
 		t.Log("not root, so the network stays on")
-		check(t, runAll(t.Context(), k, out, names))
+		must.Do(t, runAll(t.Context(), k, out, names))
 	} else {
 		cmd := exec.CommandContext(t.Context(), os.Args[0], append([]string{out}, names...)...)
 		cmd.Env = append(os.Environ(), envOffline+"=1")
 		cmd.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWNET, Pdeathsig: syscall.SIGKILL}
 		output, err := cmd.CombinedOutput()
 		t.Logf("%s", output)
-		check(t, err)
+		must.Do(t, err)
 	}
 	for _, name := range names {
 		t.Run(name, func(t *testing.T) {

@@ -14,6 +14,7 @@ import (
 	"text/tabwriter"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
@@ -21,9 +22,7 @@ func TestLeftOut(t *testing.T) {
 	others(t)
 	fresh(t)
 	omissions, err := omissions()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	text := table(omissions)
 	t.Log("\n" + text)
 	// go test shows a test's own output only if it fails, so this writes to the standard error of go test, the parent.

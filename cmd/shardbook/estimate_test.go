@@ -13,6 +13,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/precision"
@@ -122,16 +123,12 @@ func TestEstimateAddsUp(t *testing.T) {
 // What the command says is what lib/memest says of the setup that the flags mean.
 func TestEstimateIsTheLedgers(t *testing.T) {
 	m, err := cost.Preset("Qwen2 7B")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	l, err := memest.Estimate(memest.Setup{Model: m, Batch: 3, Seq: 512, Microbatches: 5,
 		Parallelism: memest.Parallelism{Data: 4, Tensor: 2, Seq: true, Context: 2, Pipeline: 2, Schedule: memest.GPipe,
 			ZeRO: 2},
 		Flash: true, Recompute: "halves", OffloadActivations: true, Bucket: 7e6, Framework: 1 << 30})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	e := estimated(t, "--model qwen2-7b --batch 3 --seq 512 --microbatches 5 --data 4 --tensor 2 --seq-parallel "+
 		"--context 2 --pipe 2 --schedule gpipe --zero 2 --flash --recompute halves --offload-activations --bucket 7MB "+
 		"--overhead 1GiB --precision fp32 --optimizer adamw")
@@ -145,12 +142,8 @@ func TestEstimateFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.json")
 	write := func(v any) {
 		text, err := json.Marshal(v)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(path, text, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
+		must.Do(t, os.WriteFile(path, text, 0o644))
 	}
 	for _, line := range runs {
 		fields, show, args := map[string]any{}, []string{}, strings.Fields(line)
@@ -230,17 +223,13 @@ func TestEstimateActivation(t *testing.T) {
 		}
 		e := estimated(t, args...)
 		m, err := cost.Preset(c.model)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		own := m.Activation
 		if m.Activation = c.want; e.Model.Activation != c.want {
 			t.Errorf("%s with %q has %q, want %q", c.model, c.given, e.Model.Activation, c.want)
 		}
 		policy, err := precision.ParsePolicy("bf16")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		l, err := memest.Estimate(memest.Setup{Model: m, Precision: policy})
 		if err != nil || e.Total != l.BytesPerDevice() {
 			t.Errorf("%s with %q: %d bytes, want %d, error %v", c.model, c.given, e.Total, l.BytesPerDevice(), err)
@@ -405,9 +394,7 @@ func TestEstimateListsModels(t *testing.T) {
 			Params int64
 		}
 	}
-	if err := json.Unmarshal([]byte(printed(t, "--list-models", "--json")), &list); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, json.Unmarshal([]byte(printed(t, "--list-models", "--json")), &list))
 	if len(list.Models) != len(cost.Presets()) {
 		t.Errorf("%d models, want %d", len(list.Models), len(cost.Presets()))
 	}

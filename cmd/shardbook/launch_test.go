@@ -14,6 +14,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/job"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/params"
 )
@@ -63,9 +64,7 @@ func TestLaunchRanks(t *testing.T) {
 		{"--batch 12 --servers 3 --sync ps", 4, 4},
 	} {
 		l, err := newLaunchJob(strings.Fields(test.flags), filepath.Join(t.TempDir(), "run"))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		got, err := l.ranks(test.slots)
 		if got != test.want && test.want > 0 || (err != nil) != (test.want == 0) {
 			t.Errorf("%s, %d slots: %d ranks, %v, want %d", test.flags, test.slots, got, err, test.want)
@@ -81,9 +80,7 @@ func TestLaunchResumed(t *testing.T) {
 	saveJob(t, dir, 5, j)
 	log := filepath.Join(t.TempDir(), "log")
 	l, err := newLaunchJob([]string{"--log", log}, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if n, err := l.ranks(5); n != 3 || err != nil {
 		t.Errorf("%d ranks of 5 slots, %v, want 3", n, err)
 	}
@@ -142,9 +139,7 @@ exit 1
 		t.Fatalf("status %d, output %q, started %q: %s", status, out, said, stderr)
 	}
 	self, err := filepath.Abs(os.Args[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	train := fmt.Sprintf(" --tag-output %s train --batch 4 --log %s --engine mpi --checkpoint %s --data 2", self, log,
 		folder)
 	for i, end := range []string{train, train, train + " --resume"} {
@@ -177,9 +172,7 @@ func TestLaunchLeavesOtherFiles(t *testing.T) {
 	for _, text := range []string{"", "my notes\n", "{\"step\":1}\nmy notes\n"} {
 		writeFile(t, log, text)
 		l, err := newLaunchJob([]string{"--log", log}, "run")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for l.starts = range 2 {
 			kept, err := l.startOver()
 			if now, _ := os.ReadFile(log); kept != "" || err != nil || string(now) != text {
@@ -226,9 +219,7 @@ func TestLaunchHosts(t *testing.T) {
 	check := func(o launchOptions, want, wantAgent string) {
 		t.Helper()
 		list, agent, err := o.hosts(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		hosts, err := list(t.Context())
 		if err != nil || fmt.Sprint(hosts) != want || agent("h")[0] != wantAgent {
 			t.Errorf("%v by %q, %v, want %s by %s", hosts, agent("h"), err, want, wantAgent)
@@ -313,8 +304,6 @@ func TestLaunchManifests(t *testing.T) {
 	script := exec.CommandContext(t.Context(), "bash", "../../docker/train.sbatch", "--zero", "3", "--batch", "24")
 	script.Env = append(os.Environ(), "CHECKPOINT=run", "PATH="+dir+":"+os.Getenv("PATH"))
 	output, err := script.Output()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	understood(t, strings.Split(strings.TrimSpace(string(output)), "\n"), 8)
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/kerneltest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/kernel"
 )
@@ -226,12 +227,8 @@ func programs(t *testing.T, script string) string {
 	dir := t.TempDir()
 	for _, name := range []string{"go", "gcc"} {
 		path, err := exec.LookPath(name)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.Symlink(path, filepath.Join(dir, name)); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
+		must.Do(t, os.Symlink(path, filepath.Join(dir, name)))
 	}
 	if script != "" {
 		writeFile(t, filepath.Join(dir, "python3"), "#!/bin/sh\n"+script+"\n")

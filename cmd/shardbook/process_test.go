@@ -20,6 +20,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 )
@@ -51,9 +52,7 @@ func begin(t *testing.T, prepare func(*exec.Cmd), line ...string) *process {
 	if prepare != nil {
 		prepare(p.Cmd)
 	}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Start())
 	go func() {
 		defer close(p.ended)
 		p.Wait() // its error is in the state
@@ -149,13 +148,9 @@ func stepName(step int) string { return fmt.Sprintf("step-%08d", step) }
 func newestStep(t *testing.T, folder string) int {
 	t.Helper()
 	path, err := checkpoint.Latest(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	step, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "step-"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return step
 }
 
@@ -182,9 +177,7 @@ func logged(path string) int {
 func checkLog(t *testing.T, path string, losses []float64, within float64) {
 	t.Helper()
 	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer file.Close()
 	var got []float64
 	for lines := bufio.NewScanner(file); lines.Scan(); {
@@ -205,9 +198,7 @@ func mpiCommand(t *testing.T) (path string) {
 	t.Helper()
 	systest.OpenMPI(t)
 	path, err := builtCommand()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return path
 }
 
@@ -257,9 +248,7 @@ func TestSignalWhileCompiling(t *testing.T) {
 	trained(t, append(long, "--steps", "1")...)
 	compiling := func(grace string) *process {
 		r, w, err := os.Pipe()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		defer r.Close()
 		// A ring of 256 devices is a program that takes half a minute to compile.
 		c := begin(t, func(cmd *exec.Cmd) {
@@ -287,9 +276,7 @@ func TestSignalWhileCompiling(t *testing.T) {
 		c.ends(syscall.SIGINT, "ended by SIGINT: at once, as a second signal came")
 	})
 	path, err := checkpoint.Latest(folder)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if c, err := checkpoint.Open(path); err != nil || c.Step != 1 {
 		t.Errorf("the newest checkpoint is %s, error %v", path, err)
 	}
@@ -298,9 +285,7 @@ func TestSignalWhileCompiling(t *testing.T) {
 // Who waits for input ends at once.
 func TestSignalWhileReading(t *testing.T) {
 	in, out, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer out.Close()
 	c := begin(t, func(cmd *exec.Cmd) { cmd.Stdin = in }, os.Args[0], "schedule", "--read", "-")
 	in.Close()
@@ -371,16 +356,12 @@ func TestSignalWatch(t *testing.T) {
 
 func writeFile(t *testing.T, path, text string) {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(text), 0o755))
 }
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return string(text)
 }

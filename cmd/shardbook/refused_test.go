@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -360,14 +361,10 @@ func TestSpecialFiles(t *testing.T) {
 // What cannot be written is an error, and no run without its results.
 func TestFullDevice(t *testing.T) {
 	log, err := openLog("/dev/full", 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer log.Close()
 	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer full.Close()
 	printed := func(line ...string) error {
 		cmd := newCommand()

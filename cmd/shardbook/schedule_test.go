@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
@@ -96,9 +97,7 @@ func TestScheduleJSON(t *testing.T) {
 			chunks = 3
 		}
 		s, err := pipeline.NewSchedule(kind, 4, 12, chunks)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		args := []string{"--kind", string(kind), "--microbatches", "12", "--chunks", fmt.Sprint(chunks)}
 		r := scheduleJSON(t, args...)
 		if r.Kind != string(kind) || r.Stages != 4 || r.Microbatches != 12 || r.Chunks*4 != max(len(s.Blocks), 4) ||
@@ -143,9 +142,7 @@ func TestScheduleFiles(t *testing.T) {
 		schedulePrinted(t, append(common, "--csv", csv, "--trace", tr, "--chart", page)...)
 	}
 	s, err := pipeline.ZBV(3, 5)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	writeFile(t, text, s.String())
 	want := schedulePrinted(t, common...)
 	for _, path := range []string{csv, text} {
@@ -158,9 +155,7 @@ func TestScheduleFiles(t *testing.T) {
 		t.Errorf("from the standard input: error %v, got\n%s", err, got)
 	}
 	file, err := os.Open(tr)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer file.Close()
 	spans, err := trace.ReadChrome(file)
 	if err != nil || len(spans.Spans) != 2*3*5*3 || spans.Spans[0].Name != "0F0" ||
@@ -187,18 +182,12 @@ func TestScheduleFiles(t *testing.T) {
 // TestSchedulePlans reads any plan, in both forms: what step writes, and what it reads though nobody wrote it so.
 func TestSchedulePlans(t *testing.T) {
 	sharded, err := zero.Options{Stage: 3, Prefetch: 1}.Plan(toyRecipe(), 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	asynchronous, err := pipeline.TwoBW(2, 4, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, p := range []*step.Plan{sharded, asynchronous} {
 		var csv bytes.Buffer
-		if err := p.WriteCSV(&csv); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, p.WriteCSV(&csv))
 		want, err := runSchedule(p.String(), "--read", "-")
 		if err != nil || !strings.HasPrefix(want, p.Name+": ") {
 			t.Fatalf("%s as text: error %v, printed\n%s", p.Name, err, want)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/spf13/pflag"
 )
 
@@ -21,9 +22,7 @@ func TestHelp(t *testing.T) {
 		"lab":      nil, "notebooks": nil, "doctor": nil, "setup": nil,
 	} {
 		text, err := ran(t, command, "--help")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		var found []string
 		for line := range strings.Lines(text) {
 			if heading, ok := strings.CutSuffix(line, " flags:\n"); ok {
@@ -68,9 +67,7 @@ func TestPrintConfig(t *testing.T) {
 		if err == nil {
 			err = cmd.ParseFlags(args)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		cmd.Flags().Visit(func(f *pflag.Flag) {
 			value := strings.Trim(f.Value.String(), "[]")
 			if name := f.Name; name != "layout" && value != "" && !strings.Contains(printed, "\n"+name+": ") {
@@ -143,9 +140,7 @@ func TestTrainShows(t *testing.T) {
 		"pipe=2,data=2,tensor=2,zero=1,microbatches=2", "--tensorboard", events)
 	for range 2 { // the second time over the first one's chart
 		out, err := ran(t, append(line, "--chart", page)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for _, want := range []string{"model         2 blocks of width 16 with 4 heads: ",
 			"\nlayout        pipe=2,data=2,tensor=2,zero=1: 8 devices, 2 ranks",
 			"\nschedule      1f1b, 2 micro-batches, bubble 33%", "\nmemory        of a device, predicted: ",

@@ -20,6 +20,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/job"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/trace"
@@ -41,14 +42,10 @@ func goesOn(t *testing.T, want trainResult, from, to int, way ...string) trainRe
 func tracedSpans(t *testing.T, path string) []trace.Span {
 	t.Helper()
 	file, err := os.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer file.Close()
 	tr, err := trace.ReadChrome(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return tr.Spans
 }
 
@@ -276,9 +273,7 @@ func toyRanks(t *testing.T, b *xla.Backend, p job.Parallel) (*ranks, error) {
 	p.Accumulate, p.Every = 1, 1
 	j := &job.Job{Batch: 12, Parallel: p}
 	l, err := j.Layout()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return newRanks(t.Context(), b, j, l, toyRecipe(), toyBatch, around{})
 }
 
@@ -331,9 +326,7 @@ func TestRanksFail(t *testing.T) {
 		r.Close()
 	}
 	r, err := toyRanks(t, backend, bucket)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if err := r.Save(t.Context(), "/dev/null/nowhere", nil, 1); err == nil || strings.Contains(err.Error(), "rank 0") {
 		t.Errorf("saving where nothing can be: %v", err)
 	}

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/mpijob"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
@@ -50,9 +51,7 @@ func trainedByRanks(t *testing.T, ranks int, args ...string) (r trainResult) {
 	for line := range strings.Lines(output) {
 		if strings.HasPrefix(line, "{") {
 			found++
-			if err := json.Unmarshal([]byte(line), &r); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, json.Unmarshal([]byte(line), &r))
 		}
 	}
 	if status != 0 || found != 1 {
@@ -113,9 +112,7 @@ func TestTrainByUnlikeProcesses(t *testing.T) {
 	if err == nil {
 		err = os.WriteFile(other, append(program, 0), 0o755)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	// wrong is the command, with something wrong where the shell's test is true.
 	const second, all = "$OMPI_COMM_WORLD_RANK = 1", "1 = 1"
 	scripts := 0

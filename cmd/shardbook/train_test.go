@@ -13,6 +13,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/job"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/train"
@@ -126,9 +127,7 @@ func TestTrainSavesMemory(t *testing.T) {
 		}
 	}
 	saved, err := checkpoint.Open(filepath.Join(dir, "step-00000002"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var j job.Job
 	if err := saved.Meta(&j); err != nil || j.Model.Recompute != recompute.Block {
 		t.Errorf("the checkpoint has recompute %q, error %v", j.Model.Recompute, err)
@@ -186,9 +185,7 @@ func TestTrainInterruptAndResume(t *testing.T) {
 		// A damaged checkpoint is refused, and stays as it is; so is one of a text that has changed.
 		damaged := slices.Clone(before)
 		damaged[len(damaged)/2] ^= 4
-		if err := os.WriteFile(file, damaged, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(file, damaged, 0o644))
 		if _, err := ran(t, "train", "--resume", "--checkpoint", first); err == nil || !strings.Contains(err.Error(),
 			filepath.Base(file)) {
 			t.Errorf("one bit flipped: %v", err)

@@ -9,6 +9,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 const sbatch = "../train.sbatch"
@@ -53,9 +55,7 @@ func checkDirectives(text string) error {
 
 func TestSbatchDirectives(t *testing.T) {
 	data, err := os.ReadFile(sbatch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	text := string(data)
 	if err := checkDirectives(text); err != nil {
 		t.Error(err)
@@ -87,14 +87,10 @@ func TestSbatchRuns(t *testing.T) {
 			"do kill -USR1 $PPID; sleep 0.05; done\nexit $STATUS\n",
 		"scontrol": "echo \"scontrol $*\" >>said\n",
 	} {
-		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755))
 	}
 	script, err := filepath.Abs(sbatch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	const began, requeued = "shardbook launch --min-hosts 2 --grace 60s --checkpoint /shared/my run -- --batch 24\n",
 		"scontrol requeue 42\n"
 	for _, test := range []struct {
@@ -122,9 +118,7 @@ func TestSbatchRuns(t *testing.T) {
 			t.Errorf("%s, status %d: status %d, said %q, want %q: %s", test.lasts, test.status,
 				cmd.ProcessState.ExitCode(), said, test.said, output)
 		}
-		if err := os.Remove(filepath.Join(dir, "said")); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.Remove(filepath.Join(dir, "said")))
 	}
 	cmd := exec.CommandContext(t.Context(), "bash", script)
 	cmd.Env = append(os.Environ(), "CHECKPOINT=")

@@ -11,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // greeting is a part that writes one file, and counts how often it is installed.
@@ -69,9 +71,7 @@ func TestCutOff(t *testing.T) {
 		return os.WriteFile(filepath.Join(dir, "whole"), []byte("x"), 0o644)
 	}
 	dir, err := again.Ensure(t.Context(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 1 || entries[0].Name() != "whole" {
 		t.Errorf("the part holds %v (error %v), want only what its own installation wrote", entries, err)
@@ -93,9 +93,7 @@ func TestUnusedVersionsAreRemoved(t *testing.T) {
 		}
 	}
 	long := time.Now().Add(-2 * unusedFor)
-	if err := os.Chtimes(version("old").path(completeSuffix), long, long); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.Chtimes(version("old").path(completeSuffix), long, long))
 	if _, err := version("new").Ensure(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -54,9 +55,7 @@ func check(t testing.TB, err error) {
 	if errors.Is(err, xla.ErrTooFew) {
 		systest.Skip(t, systest.NoGPU, err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 }
 
 // One returns one device that all tests of the process share. It panics where

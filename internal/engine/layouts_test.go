@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/engine"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
@@ -88,11 +89,11 @@ func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 	}
 	if l.pipe > 1 {
 		order, err := pipeline.NewSchedule(pipeline.Kind(l.schedule), l.pipe, l.micro, 0)
-		check(t, err)
+		must.Do(t, err)
 		cut, err := pipeline.Even(len(p.Blocks), len(order.Blocks))
-		check(t, err)
+		must.Do(t, err)
 		p, err = pipeline.Spread(p, order, cut)
-		check(t, err)
+		must.Do(t, err)
 	}
 	switch l.recompute {
 	case "blocks":
@@ -127,7 +128,7 @@ func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 	}
 	spec.Plans = []*step.Plan{p}
 	spec.Staged = l.staged
-	check(t, p.Check())
+	must.Do(t, p.Check())
 	return spec
 }
 
@@ -158,15 +159,15 @@ func TestLayouts(t *testing.T) {
 				for i := range steps {
 					in, out := batches(i)
 					if i == steps-1 {
-						check(t, run.Save(ctx, dir, nil, 1))
+						must.Do(t, run.Save(ctx, dir, nil, 1))
 						loss, err := run.Evaluate(ctx, in, out)
-						check(t, err)
+						must.Do(t, err)
 						if !near(loss, metrics[i].Loss) {
 							t.Errorf("evaluated before step %d: loss %g, want %g", i, loss, metrics[i].Loss)
 						}
 					}
 					m, err := run.Step(ctx, in, out)
-					check(t, err)
+					must.Do(t, err)
 					if !near(m.Loss, metrics[i].Loss) {
 						t.Errorf("step %d: loss %g, want %g", i, m.Loss, metrics[i].Loss)
 					}
@@ -175,30 +176,30 @@ func TestLayouts(t *testing.T) {
 					}
 				}
 				got, err := run.Params(ctx)
-				check(t, err)
+				must.Do(t, err)
 				if off := traintest.Apart(t, want, got); !(off <= 64) {
 					t.Errorf("%g units apart", off)
 				}
-				check(t, run.Close())
+				must.Do(t, run.Close())
 				// a checkpoint of this layout, and one of the layout before
 				for _, from := range []string{dir, before} {
 					if from == "" {
 						continue
 					}
 					again := start(t, backend, spec)
-					check(t, again.Load(ctx, traintest.Last(t, from)))
+					must.Do(t, again.Load(ctx, traintest.Last(t, from)))
 					in, out := batches(again.Steps())
 					_, err := again.Step(ctx, in, out)
-					check(t, err)
+					must.Do(t, err)
 					resumed, err := again.Params(ctx)
-					check(t, err)
+					must.Do(t, err)
 					if name := traintest.Differ(got, resumed); from == dir && name != "" {
 						t.Errorf("%s has other bits where the run goes on from a checkpoint", name)
 					}
 					if off := traintest.Apart(t, want, resumed); !(off <= 64) {
 						t.Errorf("from another layout's checkpoint %g units apart", off)
 					}
-					check(t, again.Close())
+					must.Do(t, again.Close())
 				}
 				before = dir
 			})
@@ -209,15 +210,8 @@ func TestLayouts(t *testing.T) {
 func start(t *testing.T, backend *xla.Backend, spec engine.Spec) train.Trainer {
 	t.Helper()
 	run, err := engine.Start(context.Background(), backend, spec)
-	check(t, err)
+	must.Do(t, err)
 	return run
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func near(a, b float64) bool { return math.Abs(a/b-1) < 1e-5 }
@@ -235,11 +229,11 @@ func learn(t *testing.T, spec engine.Spec, steps, rows int) traintest.Named {
 	for i := range steps {
 		in, out := toy.Batch(i, rows)
 		_, err := run.Step(context.Background(), in, out)
-		check(t, err)
+		must.Do(t, err)
 	}
 	got, err := run.Params(context.Background())
-	check(t, err)
-	check(t, run.Close())
+	must.Do(t, err)
+	must.Do(t, run.Close())
 	return got
 }
 
@@ -252,7 +246,7 @@ func TestLocalSGD(t *testing.T) {
 	p, members := replicas(m, ranks, 1)
 	plans := ddp.Local(p, every, "replica")
 	for _, p := range plans {
-		check(t, p.Check())
+		must.Do(t, p.Check())
 	}
 	got := learn(t, engine.Spec{Recipe: r, Plans: plans, Members: members}, steps, 4*ranks)
 
@@ -266,7 +260,7 @@ func TestLocalSGD(t *testing.T) {
 		in, out := toy.Batch(i, 4*ranks)
 		for k, one := range alone {
 			_, err := one.Step(rows(in, k, ranks), rows(out, k, ranks))
-			check(t, err)
+			must.Do(t, err)
 		}
 		if (i+1)%every != 0 {
 			continue
@@ -274,7 +268,7 @@ func TestLocalSGD(t *testing.T) {
 		var states [][]*tensors.Tensor
 		for _, one := range alone {
 			s, err := one.State(0)
-			check(t, err)
+			must.Do(t, err)
 			states = append(states, s)
 		}
 		for e, s := range r.State() {
@@ -287,9 +281,9 @@ func TestLocalSGD(t *testing.T) {
 		}
 		dir := t.TempDir()
 		_, err := r.Save(context.Background(), dir, states[0], nil, 0)
-		check(t, err)
+		must.Do(t, err)
 		for _, one := range alone {
-			check(t, one.Load(context.Background(), traintest.Last(t, dir)))
+			must.Do(t, one.Load(context.Background(), traintest.Last(t, dir)))
 		}
 	}
 	if off := traintest.Apart(t, want, got); !(off <= 16) {
@@ -308,7 +302,7 @@ func rows(t *tensors.Tensor, rank, ranks int) *tensors.Tensor {
 func mean(t *testing.T, a, b *tensors.Tensor) {
 	t.Helper()
 	other := tensors.MustCopyFlatData[float32](b)
-	check(t, tensors.MutableFlatData(a, func(flat []float32) {
+	must.Do(t, tensors.MutableFlatData(a, func(flat []float32) {
 		for i := range flat {
 			flat[i] = (flat[i] + other[i]) / 2
 		}
@@ -353,15 +347,15 @@ func TestPredicted(t *testing.T) {
 			s.Input = slices.Repeat([]int64{int64(number * width * rows / l.micro / copies)}, len(p.Blocks))
 			s.Input[0] = s.Input[0] / width * inputs
 			sent, err := p.Traffic(s)
-			check(t, err)
+			must.Do(t, err)
 			held, err := p.Memory(s)
-			check(t, err)
+			must.Do(t, err)
 			run := start(t, backend, spec)
 			in, out := toy.Batch(0, rows)
 			_, err = run.Step(context.Background(), in, out)
-			check(t, err)
+			must.Do(t, err)
 			got, err := run.Traffic()
-			check(t, err)
+			must.Do(t, err)
 			want, most := map[string]int64{}, step.Bytes{} // of the rank that has most
 			for i := range sent {
 				for axis, n := range sent[i] {
@@ -392,7 +386,7 @@ func TestPredicted(t *testing.T) {
 			if got := run.Memory()[memest.Communication]; l.zero == 3 && got != most.Gathered {
 				t.Errorf("%d bytes of gathered parameters, the plan says %d", got, most.Gathered)
 			}
-			check(t, run.Close())
+			must.Do(t, run.Close())
 		})
 	}
 }
@@ -411,7 +405,7 @@ func TestRefused(t *testing.T) {
 			Plans:   []*step.Plan{ddp.Average(p, true, false)},
 			Members: members}
 	}
-	check(t, engine.Check(spec(func(*step.Plan) {})))
+	must.Do(t, engine.Check(spec(func(*step.Plan) {})))
 	for name, c := range map[string]struct {
 		spec engine.Spec
 		says string
@@ -443,7 +437,7 @@ func TestFaults(t *testing.T) {
 		spec := l.plan(t, r.Model.(chain.Model))
 		spec.Recipe = r
 		programs, err := engine.New(backend, spec)
-		check(t, err)
+		must.Do(t, err)
 		ranks := traintest.Ranks[*engine.Rank]{Size: l.ranks, Folder: t.TempDir(),
 			Batches: func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 12) },
 			Join: func(ctx context.Context, g group.Group) (*engine.Rank, error) {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/engine"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
@@ -26,7 +27,7 @@ func TestViewed(t *testing.T) {
 		host := numbered(dtype, 2, 3)
 		contents := bytesOf(host)
 		x, err := devicetest.One().Put(host, 0)
-		check(t, err)
+		must.Do(t, err)
 		kind, memory, err := engine.Viewed(x)
 		if err != nil || kind != want || memory.Len != 6 {
 			t.Errorf("%s: %v, %d elements, %v; want %v", dtype, kind, memory.Len, err, want)
@@ -42,7 +43,7 @@ func TestViewed(t *testing.T) {
 		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.Reshape(in[0], 6)}
 		}, x)
-		check(t, err)
+		must.Do(t, err)
 		if got := bytesOf(out[0]); !slices.Equal(got, contents) {
 			t.Errorf("%s: a program sees %v, want what was written: %v", dtype, got, contents)
 		}
@@ -54,9 +55,9 @@ func TestViewedRefused(t *testing.T) {
 	for want, value := range map[string]any{"a tensor of Int64: ranks can send float32": []int64{1},
 		"a tensor of Bool: ranks can send float32": []bool{true}, "a tensor of InvalidDType": []float32{1}} {
 		x, err := backend.Put(value, 0)
-		check(t, err)
+		must.Do(t, err)
 		if _, gone := value.([]float32); gone {
-			check(t, x.FinalizeAll())
+			must.Do(t, x.FinalizeAll())
 		}
 		if _, _, err := engine.Viewed(x); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
@@ -122,11 +123,11 @@ func TestMicroBatches(t *testing.T) {
 			var all []engine.MicroBatch
 			for r := range ranks {
 				parts, err := engine.MicroBatches(inputs, targets, r, ranks, 1, micro)
-				check(t, err)
+				must.Do(t, err)
 				all = append(all, parts...)
 			}
 			for _, whole := range []*tensors.Tensor{inputs, targets} {
-				check(t, whole.MutableBytes(func(data []byte) { clear(data) }))
+				must.Do(t, whole.MutableBytes(func(data []byte) { clear(data) }))
 			}
 			for _, p := range all {
 				if dims := p.Inputs.Shape().Dimensions; !slices.Equal(dims, append([]int{size}, tail...)) ||

@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // values are what the flags of a test set.
@@ -54,9 +55,7 @@ func newFlags(v *values) *pflag.FlagSet {
 func parse(t *testing.T, line, name, text string) (*pflag.FlagSet, values, error) {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), name)
-	if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 	var v values
 	f := newFlags(&v)
 	err := f.Parse(strings.Fields(strings.ReplaceAll(line, "FILE", path)))
@@ -82,9 +81,7 @@ func TestSettings(t *testing.T) {
 			t.Fatalf("%s: %+v, error %v, want %+v", name, got, err, want)
 		}
 		var printed strings.Builder
-		if err := flags.Print(&printed, f); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, flags.Print(&printed, f))
 		for _, heading := range []string{"# model\nlayers: 6\n", "# layout\npipe: 2\n", "# run\ngrace: 1m30s\n"} {
 			if !strings.Contains(printed.String(), heading) {
 				t.Errorf("no %q in\n%s", heading, printed.String())
@@ -153,9 +150,7 @@ func TestSettingsRefused(t *testing.T) {
 // An error that names a flag says where the flag was set, if that was in a file.
 func TestLocated(t *testing.T) {
 	f, _, err := parse(t, "--config FILE --pipe 3", "run.yaml", "data: 2\npipe: 2\ncut: 1,1\n")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if err := flags.Check(f); err != nil {
 		t.Error(err)
 	}
@@ -170,9 +165,7 @@ func TestLocated(t *testing.T) {
 		}
 	}
 	f, _, err = parse(t, "--cut 3,1", "run.yaml", "")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if err := flags.Check(f); err == nil || err.Error() != "--cut=3,1 changes nothing without --pipe: leave it out, "+
 		"or set --pipe" {
 		t.Errorf("a flag without the one that it needs: %v", err)

@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
@@ -58,9 +59,7 @@ func New(t testing.TB, n int) *Hosts {
 	if err := ip("netns add " + h.hub()); err != nil {
 		systest.Skip(t, systest.System, fmt.Errorf("no network namespaces on this system: %w", err))
 	}
-	if err := h.wire(n); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, h.wire(n))
 	return h
 }
 

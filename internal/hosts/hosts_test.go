@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // says runs a command and returns what it prints, and its status.
@@ -93,19 +95,13 @@ func TestRemoved(t *testing.T) {
 			t.Errorf("namespaces %q, want those of two hosts and a switch", got)
 		}
 		process = h.Command(1, "sleep", "1000")
-		if err := process.Start(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, process.Start())
 		for len(pids(h.Names()[1])) == 0 {
 			time.Sleep(time.Millisecond)
 		}
 		stale := fmt.Sprintf("%s%d", family, 1<<30+os.Getpid()) // which no process has
-		if err := ip("netns add " + stale + "-1-h0"); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.MkdirAll(filepath.Join(etcs, stale+"-2-h0"), 0o755); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, ip("netns add "+stale+"-1-h0"))
+		must.Do(t, os.MkdirAll(filepath.Join(etcs, stale+"-2-h0"), 0o755))
 		other := New(t, 1)
 		if got := left(stale); len(got) != 0 {
 			t.Errorf("%q are left of a dead process", got)
@@ -127,9 +123,7 @@ func TestWait(t *testing.T) {
 	h := New(t, 2)
 	h.Wait()
 	process := h.Command(1, "sleep", "0.5")
-	if err := process.Start(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, process.Start())
 	for len(pids(h.Names()[1])) == 0 {
 		time.Sleep(time.Millisecond)
 	}

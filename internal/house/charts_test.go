@@ -10,6 +10,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 var update = flag.Bool("update", false, "renew the README's charts from the notebooks' stored outputs")
@@ -62,16 +64,16 @@ func TestCharts(t *testing.T) {
 // renewCharts writes the charts, and corrects the README's links if their image format has changed.
 func renewCharts(t *testing.T) {
 	t.Helper()
-	check(t, os.RemoveAll(filepath.Join(root, chartFolder)))
-	check(t, os.Mkdir(filepath.Join(root, chartFolder), 0o755))
+	must.Do(t, os.RemoveAll(filepath.Join(root, chartFolder)))
+	must.Do(t, os.Mkdir(filepath.Join(root, chartFolder), 0o755))
 	readme := read(t, "README.md")
 	for _, notebook := range notebooks(t) {
 		data, ending := chartOf(t, notebook)
 		path := chartFolder + "/" + notebook
-		check(t, os.WriteFile(filepath.Join(root, path+ending), data, 0o644))
+		must.Do(t, os.WriteFile(filepath.Join(root, path+ending), data, 0o644))
 		readme = regexp.MustCompile(regexp.QuoteMeta(path)+`\.(svg|png)`).ReplaceAllString(readme, path+ending)
 	}
-	check(t, os.WriteFile(filepath.Join(root, "README.md"), []byte(readme), 0o644))
+	must.Do(t, os.WriteFile(filepath.Join(root, "README.md"), []byte(readme), 0o644))
 }
 
 // notebooks are the notebooks' names without extension, in reading order.

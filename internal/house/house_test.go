@@ -15,6 +15,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
@@ -22,14 +23,6 @@ const module = "github.com/shardbook/shardbook/"
 
 // root is the repository's folder, seen from this package.
 const root = "../.."
-
-// check ends the test if there is an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func output(t *testing.T, name string, args ...string) string {
 	t.Helper()
@@ -45,7 +38,7 @@ func output(t *testing.T, name string, args ...string) string {
 func read(t *testing.T, name string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, name))
-	check(t, err)
+	must.Do(t, err)
 	return string(text)
 }
 
@@ -54,7 +47,7 @@ func parsed(t *testing.T, name string) *ast.File {
 	t.Helper()
 	const mode = parser.ParseComments | parser.SkipObjectResolution
 	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, mode)
-	check(t, err)
+	must.Do(t, err)
 	return file
 }
 
@@ -164,7 +157,7 @@ func blockOf(t *testing.T, language string) string {
 // TestReadmeProgram runs the README's program and compares its output.
 func TestReadmeProgram(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "main.go")
-	check(t, os.WriteFile(path, []byte(blockOf(t, "go")), 0o644))
+	must.Do(t, os.WriteFile(path, []byte(blockOf(t, "go")), 0o644))
 	if got, want := output(t, "go", "run", path), blockOf(t, "text"); got != want {
 		t.Errorf("the README's program prints\n%s\nthe README says\n%s", got, want)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"golang.org/x/mod/modfile"
 )
 
@@ -37,7 +38,7 @@ func TestRows(t *testing.T) {
 		}
 	}
 	file, err := modfile.Parse("go.mod", []byte(read(t, "go.mod")), nil)
-	check(t, err)
+	must.Do(t, err)
 	_, table, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "## Why each dependency is there")
 	for _, r := range file.Require {
 		name := strings.TrimPrefix(r.Mod.Path, "golang.org/")

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 func TestParseHostfile(t *testing.T) {
@@ -70,7 +72,7 @@ func TestParseHosts(t *testing.T) {
 func script(t *testing.T, name, text string) (path string) {
 	t.Helper()
 	path = filepath.Join(t.TempDir(), name)
-	check(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755))
+	must.Do(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755))
 	return path
 }
 

@@ -12,16 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
-
-// check ends the test if there is an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // soon waits for something, and fails the test if it does not come.
 func soon(t *testing.T, what string, is func() bool) {
@@ -51,7 +44,7 @@ func TestProcess(t *testing.T) {
 	p, err := Start("/bin/sh", []string{"-c", "trap 'echo saved; exit 7' USR1; echo ready; echo rank 1 lost >&2; " +
 		"while :; do sleep 0.01; done"},
 		&out, &noise, trouble)
-	check(t, err)
+	must.Do(t, err)
 	closed(t, "trouble", p.Trouble())
 	select {
 	case <-p.Done():
@@ -80,12 +73,12 @@ func TestKill(t *testing.T) {
 	p, err := Start("/bin/sh", []string{"-c", `setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; kill -STOP $$' ` +
 		file +
 		` & wait; sleep 1000`}, &out, &noise, trouble)
-	check(t, err)
+	must.Do(t, err)
 	soon(t, "a rank that runs", func() bool { _, err := os.Stat(file); return err == nil })
 	text, err := os.ReadFile(file)
-	check(t, err)
+	must.Do(t, err)
 	rank, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	check(t, err)
+	must.Do(t, err)
 	p.Kill()
 	closed(t, "the end", p.Done())
 	if want := 128 + int(syscall.SIGKILL); p.Status() != want {
@@ -112,7 +105,7 @@ func TestKillMarkedOfOthers(t *testing.T) {
 		cmd.Env = []string{setting}
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
 		// which returns when the process is another program, with its own environment
-		check(t, cmd.Start())
+		must.Do(t, cmd.Start())
 		return cmd
 	}
 	const nobody = 65534

@@ -6,15 +6,14 @@ import (
 	"fmt"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
 // What a rank has of another's alarm is not its own: neither the alarm, nor a call of its own that the alarm has ended.
 func TestHeard(t *testing.T) {
 	pair, err := group.New(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	const why = "the disk is full"
 	alarm := &group.Failure{Rank: 0, Kind: group.KindRecv, Seq: 1, Group: "split #3 color 0", Reason: gaveUp + why}
 	ctx, fail := context.WithCancelCause(t.Context())

@@ -4,12 +4,14 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 func TestFindCUDA(t *testing.T) {
 	site := t.TempDir()
 	compiler := filepath.Join(site, "nvidia", "cu13")
-	check(t, os.MkdirAll(filepath.Join(compiler, "nvvm", "libdevice"), 0o755))
+	must.Do(t, os.MkdirAll(filepath.Join(compiler, "nvvm", "libdevice"), 0o755))
 	inSite := filepath.Join(site, "jax_plugins", "xla_cuda13", "xla_cuda_plugin.so")
 	elsewhere := filepath.Join(t.TempDir(), "a", "b", "xla_cuda_plugin.so")
 	for _, c := range []struct {

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // What was used last stays; the rest goes until there is room again.
@@ -18,7 +20,7 @@ func TestExecutablesWithinTheLimit(t *testing.T) {
 		path := filepath.Join(e.Folder, fmt.Sprint(i))
 		e.write(path, make([]byte, 68)) // 100 bytes with the checksum
 		used := now.Add(time.Duration(i-100) * time.Minute)
-		check(t, os.Chtimes(path, used, used))
+		must.Do(t, os.Chtimes(path, used, used))
 		paths = append(paths, path)
 	}
 	if got := read(paths[0]); len(got) != 68 { // the oldest is the newest now
@@ -27,7 +29,7 @@ func TestExecutablesWithinTheLimit(t *testing.T) {
 	pruned.Delete(e.Folder) // as in another process
 	e.write(filepath.Join(e.Folder, "new"), make([]byte, 68))
 	var left []string
-	entries := must(os.ReadDir(e.Folder))(t)
+	entries := must.Get(os.ReadDir(e.Folder))(t)
 	for _, entry := range entries {
 		left = append(left, entry.Name())
 	}

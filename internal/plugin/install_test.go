@@ -16,6 +16,7 @@ import (
 
 	"github.com/gomlx/go-xla/installer"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
@@ -24,9 +25,9 @@ func zipped(t *testing.T, name, text string) []byte {
 	t.Helper()
 	var file bytes.Buffer
 	w := zip.NewWriter(&file)
-	member := must(w.Create(name))(t)
-	must(member.Write([]byte(text)))(t)
-	check(t, w.Close())
+	member := must.Get(w.Create(name))(t)
+	must.Get(member.Write([]byte(text)))(t)
+	must.Do(t, w.Close())
 	return file.Bytes()
 }
 
@@ -132,7 +133,7 @@ func TestSources(t *testing.T) {
 			x := newIndex(t)
 			test.change(x)
 			var said []string
-			p := must(Ensure(t.Context(), "", x.root, func(_, _ int, what string) { said = append(said, what) }))(t)
+			p := must.Get(Ensure(t.Context(), "", x.root, func(_, _ int, what string) { said = append(said, what) }))(t)
 			source, asked := "cache, first 1.0 from PyPI", "first"
 			if test.used == "second" {
 				source, asked = "cache, second 1.0 from PyPI, fallback for first 1.0", "first second"

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
@@ -26,7 +27,7 @@ func elsewhere(t *testing.T) string {
 
 func touch(t *testing.T, path string) string {
 	t.Helper()
-	check(t, os.WriteFile(path, nil, 0o644))
+	must.Do(t, os.WriteFile(path, nil, 0o644))
 	return path
 }
 
@@ -43,7 +44,7 @@ func TestFindOrder(t *testing.T) {
 	part.Install = func(_ context.Context, dir string, _ cache.Progress) error {
 		return os.WriteFile(filepath.Join(dir, installedName), nil, 0o644)
 	}
-	dir := must(part.Ensure(t.Context(), nil))(t)
+	dir := must.Get(part.Ensure(t.Context(), nil))(t)
 	cached := filepath.Join(dir, installedName)
 	if p, err := Find("cpu", root); err != nil || p.Path != cached {
 		t.Errorf("with one in the cache: %+v, %v", p, err)
@@ -68,7 +69,7 @@ func TestHalfInstalledIsNotFound(t *testing.T) {
 	root := t.TempDir()
 	for _, s := range slices.Concat(verified(root), unverified(root)) {
 		dir := filepath.Join(root, partName, s.part.Version+"-123")
-		check(t, os.MkdirAll(dir, 0o755))
+		must.Do(t, os.MkdirAll(dir, 0o755))
 		touch(t, filepath.Join(dir, installedName))
 	}
 	if p, err := Find("cpu", root); !errors.Is(err, errNotFound) {
@@ -79,7 +80,7 @@ func TestHalfInstalledIsNotFound(t *testing.T) {
 func TestPathsThatGoXLAMisreads(t *testing.T) {
 	for _, folder := range []string{"com,ma", "nvidia"} {
 		dir := filepath.Join(t.TempDir(), folder)
-		check(t, os.MkdirAll(dir, 0o755))
+		must.Do(t, os.MkdirAll(dir, 0o755))
 		path := touch(t, filepath.Join(dir, "pjrt_c_api_cpu_plugin.so"))
 		if _, err := Find(path, t.TempDir()); err == nil || !strings.Contains(err.Error(), "move or link") {
 			t.Errorf("%s: %v", folder, err)
@@ -98,11 +99,11 @@ func TestGPUsHonoursVisibleDevices(t *testing.T) {
 
 // TestPipWhereThereIsNone hides pip from the Python on the PATH, as Debian's has none.
 func TestPipWhereThereIsNone(t *testing.T) {
-	real := must(exec.LookPath("python3"))(t)
+	real := must.Get(exec.LookPath("python3"))(t)
 	without := func(modules string) string {
 		dir := t.TempDir()
 		script := "#!/bin/sh\ncase \"$*\" in\n" + modules + ") exit 1 ;;\nesac\nexec " + real + " \"$@\"\n"
-		check(t, os.WriteFile(filepath.Join(dir, "python3"), []byte(script), 0o755))
+		must.Do(t, os.WriteFile(filepath.Join(dir, "python3"), []byte(script), 0o755))
 		return dir
 	}
 	path := os.Getenv("PATH")
@@ -126,9 +127,9 @@ func TestPipWhereThereIsNone(t *testing.T) {
 func TestUnpack(t *testing.T) {
 	dir := t.TempDir()
 	archive := filepath.Join(dir, "a.whl")
-	check(t, os.WriteFile(archive, zipped(t, "pkg/plugin.so", "library"), 0o644))
+	must.Do(t, os.WriteFile(archive, zipped(t, "pkg/plugin.so", "library"), 0o644))
 	to := filepath.Join(dir, "out.so")
-	check(t, unpack(archive, "pkg/plugin.so", to))
+	must.Do(t, unpack(archive, "pkg/plugin.so", to))
 	if text, _ := os.ReadFile(to); string(text) != "library" {
 		t.Errorf("unpacked %q", text)
 	}
@@ -142,7 +143,7 @@ func library(t *testing.T, source string) Plugin {
 	t.Helper()
 	dir := t.TempDir()
 	c, so := filepath.Join(dir, "a.c"), filepath.Join(dir, "pjrt_c_api_cpu_plugin.so")
-	check(t, os.WriteFile(c, []byte(source), 0o644))
+	must.Do(t, os.WriteFile(c, []byte(source), 0o644))
 	if output, err := exec.Command("gcc", "-shared", "-fPIC", "-o", so, c).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: %s", err, output)
 	}
@@ -160,9 +161,9 @@ void *GetPjrtApi(void) { return &api; }`
 
 func TestLoadRefuses(t *testing.T) {
 	whole := library(t, apiOf("0, 115"))
-	bytes := must(os.ReadFile(whole.Path))(t)
+	bytes := must.Get(os.ReadFile(whole.Path))(t)
 	cut := Plugin{Path: filepath.Join(t.TempDir(), "cpu_cut.so")}
-	check(t, os.WriteFile(cut.Path, bytes[:len(bytes)/3], 0o644))
+	must.Do(t, os.WriteFile(cut.Path, bytes[:len(bytes)/3], 0o644))
 	empty := Plugin{Path: touch(t, filepath.Join(t.TempDir(), "cpu_empty.so"))}
 	for _, test := range []struct {
 		name   string
@@ -196,7 +197,7 @@ func TestSetFlags(t *testing.T) {
 	const dump, still = "--xla_dump_to=/tmp/x", "as the last plugin left them"
 	dir := t.TempDir()
 	library := func(name, text string) Plugin {
-		check(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
+		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o644))
 		return Plugin{Path: filepath.Join(dir, name), Platform: CPU}
 	}
 	knows := library("knows.so", strings.Repeat("x", 1<<20-10)+flags[0].name+strings.Repeat("y", 100)+flags[1].name)
@@ -222,7 +223,7 @@ func TestSetFlags(t *testing.T) {
 			t.Setenv("XLA_FLAGS", test.before)
 			setByUs = nil
 		}
-		check(t, setFlags(test.plugin))
+		must.Do(t, setFlags(test.plugin))
 		if got := os.Getenv("XLA_FLAGS"); got != test.after {
 			t.Errorf("%+v with %q: %q, want %q", test.plugin, test.before, got, test.after)
 		}
@@ -232,8 +233,8 @@ func TestSetFlags(t *testing.T) {
 // TestPinnedKnowTheFlags checks what setFlags takes for granted of the pinned plugins that are installed: an unknown
 // flag would end every process that opens one.
 func TestPinnedKnowTheFlags(t *testing.T) {
-	root := must(cache.Dir(""))(t)
-	must(Ensure(t.Context(), string(CPU), root, nil))(t)
+	root := must.Get(cache.Dir(""))(t)
+	must.Get(Ensure(t.Context(), string(CPU), root, nil))(t)
 	for _, s := range slices.Concat(verified(root), unverified(root)) {
 		dir, ok := s.part.Installed()
 		if !ok || !s.knowsFlags {
@@ -249,25 +250,9 @@ func TestPinnedKnowTheFlags(t *testing.T) {
 
 // TestHeader holds that PJRT's header is that of the go-xla which is compiled in.
 func TestHeader(t *testing.T) {
-	folder := must(exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/gomlx/go-xla").Output())(t)
-	theirs := must(os.ReadFile(filepath.Join(strings.TrimSpace(string(folder)), "pjrt", "pjrt_c_api.h")))(t)
+	folder := must.Get(exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/gomlx/go-xla").Output())(t)
+	theirs := must.Get(os.ReadFile(filepath.Join(strings.TrimSpace(string(folder)), "pjrt", "pjrt_c_api.h")))(t)
 	if ours, err := os.ReadFile("pjrt_c_api.h"); err != nil || !bytes.Equal(ours, theirs) {
 		t.Errorf("pjrt_c_api.h is not go-xla's (error %v): copy it", err)
-	}
-}
-
-// must returns the value of a call, and fails the test on an error.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

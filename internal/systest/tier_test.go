@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // Whatever two values meet in some case meet in one that is taken, and a case that has nothing new is not.
@@ -96,9 +97,7 @@ func TestNotes(t *testing.T) {
 		t.Errorf("%v", got)
 	}
 	folder, err := Records()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	text, err := os.ReadFile(filepath.Join(folder, "internal%systest.jsonl"))
 	want := `{"Package":"internal/systest","Test":"TestNotes","Why":"tier","What":"1 of 2 cases"}` + "\n"
 	if err != nil || string(text) != want {

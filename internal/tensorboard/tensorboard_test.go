@@ -13,6 +13,7 @@ import (
 
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/tensorboard"
 )
 
@@ -66,24 +67,16 @@ func TestWriter(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "new", "run")
 	before := float64(time.Now().UnixMicro()) / 1e6
 	w, err := tensorboard.Create(folder, 7)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	want := []tensorboard.Scalar{{Tag: "loss", Value: 5.5}, {Tag: "memory/bytes", Value: 1 << 30}}
-	if err := w.Write(300, want...); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, w.Write(300, want...))
+	must.Do(t, w.Close())
 	files, err := filepath.Glob(filepath.Join(folder, "events.out.tfevents.*"))
 	if err != nil || len(files) != 1 {
 		t.Fatal(files, err)
 	}
 	data, err := os.ReadFile(files[0])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	all := records(t, data)
 	if len(all) != 3 {
 		t.Fatalf("%d records", len(all))

@@ -21,6 +21,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/params"
@@ -41,13 +42,9 @@ type Whole struct{ train.Model }
 func One(t testing.TB, backend *xla.Backend, recipe train.Recipe) *train.Run {
 	t.Helper()
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	run, err := train.New(mesh, recipe)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return run
 }
 
@@ -60,19 +57,13 @@ func Alone(t testing.TB, backend *xla.Backend, recipe train.Recipe, steps int,
 	var all []train.Metrics
 	for step := range steps {
 		m, err := run.Step(batches(step))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		all = append(all, m)
 	}
 	values, err := run.Params(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	named, err := params.Zip(recipe.Model.Params(), values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return named, all
 }
 
@@ -147,13 +138,9 @@ func Agree(t testing.TB, what string, a, b Named, bound float64) {
 func Last(t testing.TB, dir string) *checkpoint.Checkpoint {
 	t.Helper()
 	path, err := checkpoint.Latest(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	c, err := checkpoint.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return c
 }
 
@@ -162,13 +149,9 @@ func State(t testing.TB, dir string) Named {
 	t.Helper()
 	c := Last(t, dir)
 	values, err := c.Read(t.Context(), c.Tree())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	named, err := params.Zip(c.Tree(), values)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return named
 }
 

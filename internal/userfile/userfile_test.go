@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/userfile"
 )
 
@@ -15,22 +16,12 @@ func TestSpecialFiles(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
 	listener, err := net.Listen("unix", at("socket"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer listener.Close()
-	if err := syscall.Mkfifo(at("pipe"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(at("sparse"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(at("sparse"), 100e9); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink("pipe", at("link")); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(at("pipe"), 0o644))
+	must.Do(t, os.WriteFile(at("sparse"), nil, 0o644))
+	must.Do(t, os.Truncate(at("sparse"), 100e9))
+	must.Do(t, os.Symlink("pipe", at("link")))
 	for path, want := range map[string]string{
 		dir: "a folder", at("pipe"): "a named pipe", at("link"): "a named pipe", at("socket"): "a socket",
 		"/dev/zero": "a character device", "/dev/full": "a character device",
@@ -61,15 +52,11 @@ func TestWithinTheSize(t *testing.T) {
 	}
 	for range 2 { // a new file, then an existing one
 		file, err := userfile.Edit(path, os.O_TRUNC, 3)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if _, err := file.WriteString("abc"); err != nil {
 			t.Fatal(err)
 		}
-		if err := file.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, file.Close())
 	}
 	if text, err := userfile.Read(path, 3); err != nil || string(text) != "abc" {
 		t.Errorf("read %q, error %v", text, err)
@@ -80,9 +67,7 @@ func TestWithinTheSize(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 	file, err := userfile.Append(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer file.Close()
 	if _, err := file.WriteString("def"); err != nil {
 		t.Fatal(err)
@@ -94,18 +79,12 @@ func TestWithinTheSize(t *testing.T) {
 
 func TestAppendToPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
-	if err := syscall.Mkfifo(path, 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(path, 0o644))
 	reader, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer reader.Close()
 	writer, err := userfile.Append(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if _, err := writer.WriteString("abc"); err != nil {
 		t.Fatal(err)
 	}

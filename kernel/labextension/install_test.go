@@ -6,26 +6,19 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/kernel/labextension"
 	"github.com/shardbook/shardbook/lib/chart"
 )
-
-// check ends the test if there is an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestInstall(t *testing.T) {
 	share := t.TempDir()
 	root := filepath.Join(share, "labextensions", "@shardbook", "lab")
 	stale := filepath.Join(root, "static", "stale.js")
-	check(t, os.MkdirAll(filepath.Dir(stale), 0o755))
-	check(t, os.WriteFile(stale, []byte("old"), 0o644))
+	must.Do(t, os.MkdirAll(filepath.Dir(stale), 0o755))
+	must.Do(t, os.WriteFile(stale, []byte("old"), 0o644))
 	for range 2 {
-		check(t, labextension.Install(share))
+		must.Do(t, labextension.Install(share))
 	}
 	if _, err := os.Stat(stale); !os.IsNotExist(err) {
 		t.Errorf("a file of an earlier installation is still there: %v", err)
@@ -37,8 +30,8 @@ func TestInstall(t *testing.T) {
 		}
 	}
 	data, err := os.ReadFile(filepath.Join(root, "package.json"))
-	check(t, err)
-	check(t, json.Unmarshal(data, &manifest))
+	must.Do(t, err)
+	must.Do(t, json.Unmarshal(data, &manifest))
 	if manifest.Name != "@shardbook/lab" {
 		t.Errorf("name is %q, which is not where it is installed", manifest.Name)
 	}
@@ -46,7 +39,7 @@ func TestInstall(t *testing.T) {
 		t.Errorf("the file that JupyterLab loads: %v", err)
 	}
 	echarts, err := os.ReadFile(filepath.Join(root, "static", "echarts.min.js"))
-	check(t, err)
+	must.Do(t, err)
 	if string(echarts) != chart.ECharts() {
 		t.Error("echarts.min.js is not the one that lib/chart draws with")
 	}
@@ -54,7 +47,7 @@ func TestInstall(t *testing.T) {
 
 func TestInstallWhereNothingCanBeWritten(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	check(t, os.WriteFile(file, nil, 0o644))
+	must.Do(t, os.WriteFile(file, nil, 0o644))
 	if err := labextension.Install(file); err == nil {
 		t.Error("Install into a file: no error")
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -50,7 +51,7 @@ func call(t *testing.T, backend compute.Backend, f func(nodes) nodes, in ...any)
 	t.Helper()
 	args := make([]*tensors.Tensor, len(in))
 	for i, x := range in {
-		args[i] = must(tensors.FromAnyValue(x))
+		args[i] = must.Value(tensors.FromAnyValue(x))
 	}
 	var flat [][]float64
 	for _, out := range run(t, backend, "call", f, args...) {
@@ -241,9 +242,9 @@ func TestGradientOfTheGradient(t *testing.T) {
 
 // On a mesh backward may have operations between the devices: here the gradients of both are summed.
 func TestMesh(t *testing.T) {
-	mesh := must(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
+	mesh := must.Value(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
 	all := xla.Shard(0, "data")
-	p := must(xla.Compile(mesh, func(x *node) *node {
+	p := must.Value(xla.Compile(mesh, func(x *node) *node {
 		w := graph.Sin(x.Checkpoint())
 		shared := autodiff.Custom(nodes{w}, func(in nodes) nodes { return in }, func(_, _, v nodes) nodes {
 			return x.Graph().Distributed().Along("data").AllReduce(append(v, graph.Const(x.Graph(), int32(0))),
@@ -252,8 +253,8 @@ func TestMesh(t *testing.T) {
 		return graph.Gradient(graph.ReduceAllSum(graph.Mul(shared, graph.StopGradient(x))), x)[0]
 	}, xla.In(all).Gives(all)))
 	defer p.Close()
-	out := must(p.Call([]float32{1, 2}))
-	joined := must(out[0].Merge())
+	out := must.Value(p.Call([]float32{1, 2}))
+	joined := must.Value(out[0].Merge())
 	for i, got := range tensors.MustCopyFlatData[float32](joined) {
 		if want := (1 + 2) * math.Cos(float64(i+1)); math.Abs(float64(got)-want) > 1e-6 {
 			t.Errorf("gradient on device %d is %g, want %g", i, got, want)
@@ -264,7 +265,7 @@ func TestMesh(t *testing.T) {
 // The hub leaves nothing in the compiled program: the one with Custom needs no more memory than one with the same
 // gradient written by hand. Under Checkpoint it needs less than without, as GoMLX's own gradients do.
 func TestMemory(t *testing.T) {
-	mesh := must(devicetest.Open(t, 1).Mesh(xla.Axis("data", 1)))
+	mesh := must.Value(devicetest.Open(t, 1).Mesh(xla.Axis("data", 1)))
 	const n, layers = 128, 6
 	x := random(5, n, n)
 	forward := func(in nodes) nodes { // keeps two more tensors of x's shape than a checkpoint does
@@ -281,12 +282,10 @@ func TestMemory(t *testing.T) {
 	}
 	temporary := func(step func(x, w *node) *node) int64 {
 		t.Helper()
-		p := must(xla.Compile(mesh, step, xla.In(xla.Replicated(), xla.Replicated()).Gives(xla.Replicated())))
+		p := must.Value(xla.Compile(mesh, step, xla.In(xla.Replicated(), xla.Replicated()).Gives(xla.Replicated())))
 		defer p.Close()
-		if err := p.Prepare(x, x); err != nil {
-			t.Fatal(err)
-		}
-		m := must(p.Memory())
+		must.Do(t, p.Prepare(x, x))
+		m := must.Value(p.Memory())
 		return m.Temporary
 	}
 	one := func(x, w *node) *node {
@@ -330,7 +329,7 @@ func TestInputsWithoutGradient(t *testing.T) {
 		"stopped":    {func(_, floor *node) *node { return graph.StopGradient(floor) }, ""},
 		"on the way": {func(x, floor *node) *node { return graph.Mul(x, floor) }, ""},
 	} {
-		exec := must(graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
+		exec := must.Value(graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
 			y := autodiff.Custom(nodes{in[0], c.input(in[0], graph.Floor(in[1]))},
 				func(in nodes) nodes { return nodes{graph.Mul(in[0], in[1])} },
 				func(in, _, v nodes) nodes { return nodes{graph.Mul(v[0], in[1]), graph.Mul(v[0], in[0])} })[0]
@@ -362,7 +361,7 @@ func TestPanics(t *testing.T) {
 			gives(func(in nodes) nodes { return nodes{graph.ReduceAllSum(in[0])} })},
 		{"a gradient for input 1 of type Int32", 2, square, gives(func(in nodes) nodes { return in })},
 	} {
-		exec := must(graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
+		exec := must.Value(graph.NewExec(devicetest.PureGo(), func(in nodes) nodes {
 			out := autodiff.Custom(in[:c.inputs], c.forward, c.backward)
 			return graph.Gradient(graph.ReduceAllSum(out[0]), in[0])
 		}))

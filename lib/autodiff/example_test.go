@@ -7,6 +7,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/autodiff"
 )
 
@@ -16,7 +17,7 @@ func ExampleCustom() {
 	softplus := func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{graph.Log(graph.OnePlus(graph.Exp(in[0])))}
 	}
-	exec := must(graph.NewExec(devicetest.PureGo(), func(x *graph.Node) []*graph.Node {
+	exec := must.Value(graph.NewExec(devicetest.PureGo(), func(x *graph.Node) []*graph.Node {
 		stable := autodiff.Custom([]*graph.Node{x}, softplus, func(in, _, v []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.Mul(v[0], graph.Sub(graph.OnesLike(in[0]),
 				graph.Reciprocal(graph.OnePlus(graph.Exp(in[0])))))}
@@ -25,7 +26,7 @@ func ExampleCustom() {
 		return []*graph.Node{graph.Gradient(derived, x)[0], graph.Gradient(stable, x)[0]}
 	}))
 	defer exec.Finalize()
-	out := must(exec.Call(float32(100)))
+	out := must.Value(exec.Call(float32(100)))
 	fmt.Println(out[0].Value(), out[1].Value())
 	// Output: NaN 1
 }
@@ -40,7 +41,7 @@ func ExampleSplit() {
 	}
 	x, w := tensors.FromValue([][]float32{{1, 2}}), tensors.FromValue([][]float32{{0}, {0}})
 
-	outputs := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	outputs := must.Value(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		out, kept := layer.Forward(in)
 		return append(out, kept...)
 	}, x, w))
@@ -48,7 +49,7 @@ func ExampleSplit() {
 	fmt.Println("output", y.Value(), "saved", product.Value())
 
 	arriving := tensors.FromValue([][]float32{{10}})
-	gradients := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	gradients := must.Value(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		return layer.Backward(in[:2], in[2:3], in[3:])
 	}, x, w, product, arriving))
 	fmt.Println("gradient", gradients[0].Value())

@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/flash"
@@ -35,7 +36,7 @@ type model struct {
 // training step does.
 func part(name string, c gpt.Config, dtype dtypes.DType, paths []string, v *tensors.Tensor,
 	apply func(p params.Nodes, x nodes) *node, x ...*tensors.Tensor) piece {
-	tree := must(c.Params().Under(paths...))
+	tree := must.Value(c.Params().Under(paths...))
 	p := piece{name: name, v: []*tensors.Tensor{v}, fn: func(in nodes) nodes {
 		in, n := slices.Clone(in), len(tree)
 		for i, x := range in {
@@ -173,7 +174,7 @@ func TestSplitModelsOnXLA(t *testing.T) {
 // On a mesh, collectives are done once, in one of the two programs. An all-reduce of one operand, which GoMLX cannot
 // copy, is among them.
 func TestSplitMesh(t *testing.T) {
-	mesh := must(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
+	mesh := must.Value(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
 	fn := func(in nodes) nodes {
 		y := collective.AllReduce(graph.Dot(in[0], in[1]).Product(), collective.Sum, "data")
 		mean := y.Graph().Distributed().Along("data").AllReduceOne(graph.StopGradient(y), compute.ReduceOpSum)
@@ -183,16 +184,16 @@ func TestSplitMesh(t *testing.T) {
 	x, w, v := random(1, 4, 3), random(2, 6, 4), random(3, 4, 4) // half of the rows for each device
 	run := func(fn func(in nodes) nodes, args ...any) (results []*tensors.Tensor, allReduces int) {
 		each := xla.Shard(0, "data")
-		p := must(xla.Compile(mesh, fn, xla.In(each).Gives(each)))
+		p := must.Value(xla.Compile(mesh, fn, xla.In(each).Gives(each)))
 		defer p.Close()
-		for _, out := range must(p.Call(args...)) {
-			results = append(results, must(out.Merge()))
+		for _, out := range must.Value(p.Call(args...)) {
+			results = append(results, must.Value(out.Merge()))
 		}
-		return results, must(p.Collectives()).Of(xla.AllReduce).Count
+		return results, must.Value(p.Collectives()).Of(xla.AllReduce).Count
 	}
 	args := func(of ...*tensors.Tensor) (own []any) {
 		for _, a := range of {
-			own = append(own, must(a.LocalClone()))
+			own = append(own, must.Value(a.LocalClone()))
 		}
 		return own
 	}
@@ -214,17 +215,17 @@ func TestSplitMesh(t *testing.T) {
 
 // Where the compiler cuts programs up, both are the same program for any number of devices.
 func TestSplitAutoSharding(t *testing.T) {
-	mesh := must(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
+	mesh := must.Value(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
 	s := autodiff.Split{Fn: squared, Of: both}
-	p := must(xla.CompileAuto(mesh, func(x, w *node) nodes {
+	p := must.Value(xla.CompileAuto(mesh, func(x, w *node) nodes {
 		out, kept := s.Forward(nodes{x, w})
 		return s.Backward(nodes{x, w}, kept, out)
 	}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"), xla.Replicated())))
 	defer p.Close()
 	// Here v is the output, so the gradient of (x·w)² in x is 2·(x·w)³·w, and the one in w is the sum of 2·(x·w)³·x.
-	out := must(p.Call([][]float32{{1}, {1}}, [][]float32{{2}}))
+	out := must.Value(p.Call([][]float32{{1}, {1}}, [][]float32{{2}}))
 	for i, want := range [][]float32{{2 * 8 * 2, 2 * 8 * 2}, {2*8 + 2*8}} {
-		if got := tensors.MustCopyFlatData[float32](must(out[i].Merge())); !slices.Equal(got, want) {
+		if got := tensors.MustCopyFlatData[float32](must.Value(out[i].Merge())); !slices.Equal(got, want) {
 			t.Errorf("gradient %d is %v, want %v", i, got, want)
 		}
 	}

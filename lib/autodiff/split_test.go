@@ -17,6 +17,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -87,26 +88,19 @@ func run(t *testing.T, on compute.Backend, name string, fn func(nodes) nodes,
 	t.Helper()
 	own := make([]*tensors.Tensor, len(args))
 	for i, a := range args {
-		own[i] = must(a.LocalClone())
+		own[i] = must.Value(a.LocalClone())
 	}
-	exec := must(graph.NewExec(on, fn))
+	exec := must.Value(graph.NewExec(on, fn))
 	defer exec.Finalize()
 	exec.WithName(name)
-	out := must(exec.Call(own))
+	out := must.Value(exec.Call(own))
 	return out
-}
-
-func must[T any](x T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return x
 }
 
 // values returns a tensor's elements.
 func values(x *tensors.Tensor) []float64 {
-	out := must(devicetest.CallOn(devicetest.PureGo(),
-		func(in nodes) nodes { return nodes{graph.ConvertDType(in[0], dtypes.Float64)} }, must(x.LocalClone())))
+	out := must.Value(devicetest.CallOn(devicetest.PureGo(),
+		func(in nodes) nodes { return nodes{graph.ConvertDType(in[0], dtypes.Float64)} }, must.Value(x.LocalClone())))
 	return tensors.MustCopyFlatData[float64](out[0])
 }
 
@@ -138,11 +132,11 @@ func sameBits(t *testing.T, got, want []*tensors.Tensor) {
 // count counts the operations of a name in one of the piece's programs as XLA compiled it.
 func (p piece) count(t *testing.T, which, op string) (n int) {
 	t.Helper()
-	files := must(filepath.Glob("module_*." + p.program(which) + "_*.cpu_after_optimizations.txt"))
+	files := must.Value(filepath.Glob("module_*." + p.program(which) + "_*.cpu_after_optimizations.txt"))
 	if len(files) != 1 {
 		t.Fatalf("XLA has written %d programs %s, want 1: %v", len(files), p.program(which), files)
 	}
-	return strings.Count(string(must(os.ReadFile(files[0]))), " "+op+"(")
+	return strings.Count(string(must.Value(os.ReadFile(files[0]))), " "+op+"(")
 }
 
 func squared(in nodes) nodes { return nodes{graph.Square(graph.Dot(in[0], in[1]).Product())} }
@@ -238,10 +232,8 @@ func TestSplitSeveralTimes(t *testing.T) {
 	for _, auto := range []bool{false, true} {
 		g := graph.NewGraph(devicetest.One(), "")
 		if auto {
-			mesh := must(devicetest.One().Mesh(xla.Axis("data", 1)))
-			if err := g.SetAutoSharding(mesh.DeviceMesh); err != nil {
-				t.Fatal(err)
-			}
+			mesh := must.Value(devicetest.One().Mesh(xla.Axis("data", 1)))
+			must.Do(t, g.SetAutoSharding(mesh.DeviceMesh))
 		}
 		var in nodes
 		for i, x := range p.in {
@@ -338,11 +330,11 @@ func TestSplitOfUnsteadyFunctions(t *testing.T) {
 
 func refused(t *testing.T, want string, fn func(in nodes) nodes, args ...any) {
 	t.Helper()
-	exec := must(graph.NewExec(devicetest.PureGo(), fn))
+	exec := must.Value(graph.NewExec(devicetest.PureGo(), fn))
 	defer exec.Finalize()
 	for i, x := range args {
 		if x, ok := x.(*tensors.Tensor); ok {
-			args[i] = must(x.LocalClone())
+			args[i] = must.Value(x.LocalClone())
 		}
 	}
 	if _, err := exec.Call(args...); err == nil || !strings.Contains(err.Error(), want) {

@@ -14,6 +14,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
@@ -31,7 +32,7 @@ var small = gpt.Config{Layers: 3, Width: 8, Heads: 2, Seq: 4, Vocab: 11, Tied: t
 func ExampleModel() {
 	c := small
 	c.Dropout = 0 // with which each block would have noise of its own
-	m := must(c.Chain())
+	m := must.Value(c.Chain())
 	all, owned := m.Owners()
 	for i, b := range m.Blocks {
 		fmt.Printf("%-5s %2d parameters, owns %2d; programs of %s\n", b.Name, len(all[i]), len(owned[i]),
@@ -45,19 +46,12 @@ func ExampleModel() {
 	// head   3 parameters, owns  2; programs of head
 }
 
-func must[T any](x T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return x
-}
-
 // TestPasses runs chains block by block, once with backward passes as one program and once in two parts, of which all
 // second parts come last: with dropout, a scaled loss, in two precisions, with the loss in the last block, and with all
 // of a model in one block. Both compute the gradients of the model as one graph, and have equal bits.
 func TestPasses(t *testing.T) {
 	tokens, next := [][]int32{{1, 2, 3, 4}, {5, 6, 7, 8}}, [][]int32{{2, 3, 4, 5}, {6, 7, 8, 10}}
-	gpt, mlp := must(small.Chain()), toy.Model(true)
+	gpt, mlp := must.Value(small.Chain()), toy.Model(true)
 	for name, c := range map[string]struct {
 		model, as chain.Model
 		precision string
@@ -65,13 +59,13 @@ func TestPasses(t *testing.T) {
 	}{
 		"fp32": {gpt, gpt, "fp32", 1e-6}, "fp16": {gpt, gpt, "fp16", 4e-3},
 		"a loss in the last block": {mlp, withLoss(), "fp32", 1e-6},
-		"one block":                {mlp, must(chain.Of(traintest.Whole{Model: mlp})), "fp32", 1e-6},
+		"one block":                {mlp, must.Value(chain.Of(traintest.Whole{Model: mlp})), "fp32", 1e-6},
 	} {
 		inputs, targets := toy.Batch(0, 4)
 		if len(c.model.Blocks) == len(gpt.Blocks) {
 			inputs, targets = tensors.FromValue(tokens), tensors.FromValue(next)
 		}
-		w := walk{chain.Passes{Model: c.model, Precision: must(precision.ParsePolicy(c.precision)), Keep: true}, nil}
+		w := walk{chain.Passes{Model: c.model, Precision: must.Value(precision.ParsePolicy(c.precision)), Keep: true}, nil}
 		out, err := devicetest.CallOn(devicetest.WithBarriers(), func(in []*graph.Node) []*graph.Node {
 			n := len(in) - 2
 			out := w.whole(in[:n], in[n], in[n+1])
@@ -81,10 +75,8 @@ func TestPasses(t *testing.T) {
 				out[i] = graph.ConvertDType(out[i], dtypes.Float32)
 			}
 			return out
-		}, append(must(c.model.Init()), inputs, targets)...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		}, append(must.Value(c.model.Init()), inputs, targets)...)
+		must.Do(t, err)
 		tree := append(params.Tree{params.New("loss", dtypes.Float32)}, c.model.Params()...)
 		for i, s := range tree {
 			want, got := tensors.MustCopyFlatData[float32](out[i]), tensors.MustCopyFlatData[float32](out[len(tree)+i])
@@ -207,7 +199,7 @@ func withLoss() chain.Model {
 
 // TestOf takes models as chains.
 func TestOf(t *testing.T) {
-	one := must(chain.Of(traintest.Whole{Model: toy.Model(false)}))
+	one := must.Value(chain.Of(traintest.Whole{Model: toy.Model(false)}))
 	if len(one.Blocks) != 1 || one.Noisy || len(one.Params()) != len(toy.Model(false).Params()) {
 		t.Errorf("%d blocks, noisy %v, %d parameters", len(one.Blocks), one.Noisy, len(one.Params()))
 	}
@@ -311,7 +303,7 @@ func build(m chain.Model) error {
 	_, err := devicetest.CallOn(devicetest.PureGo(), func(in []*graph.Node) []*graph.Node {
 		n := len(in) - 2
 		return []*graph.Node{m.Loss(m.Params().Nodes(in[:n]), in[n], in[n+1])}
-	}, append(must(m.Init()), inputs, targets)...)
+	}, append(must.Value(m.Init()), inputs, targets)...)
 	return err
 }
 
@@ -386,9 +378,9 @@ func ExampleModel_blocks() {
 		fmt.Println(spec)
 	}
 	// The model is one graph function, too.
-	loss := must(devicetest.CallOn(devicetest.PureGo(), func(in []*graph.Node) []*graph.Node {
+	loss := must.Value(devicetest.CallOn(devicetest.PureGo(), func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{m.Loss(m.Params().Nodes(in[:2]), in[2], in[3])}
-	}, append(must(m.Init()), tensors.FromValue([][]float32{{1, 2, 3}}), tensors.FromValue([][]float32{{2}}))...))
+	}, append(must.Value(m.Init()), tensors.FromValue([][]float32{{1, 2, 3}}), tensors.FromValue([][]float32{{2}}))...))
 	fmt.Println("loss", loss[0].Value())
 	// Output:
 	// first.w (Float32)[3, 4]

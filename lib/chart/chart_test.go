@@ -7,20 +7,14 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 var (
 	nan = math.NaN()
 	inf = math.Inf(1)
 )
-
-// check ends the test if there is an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 func TestErrors(t *testing.T) {
 	line := func(s ...Series) *Chart { return Line("loss", "step", "nats", s...) }
@@ -130,7 +124,7 @@ func TestChartsDoNotChange(t *testing.T) {
 	y := []float64{1, 2}
 	c := Line("loss", "step", "nats", Series{Name: "a", Y: y})
 	before, err := c.SVG()
-	check(t, err)
+	must.Do(t, err)
 	y[0] = nan
 	c.LogY().Size(300, 300).Axes("other", "names").Stacked()
 	after, err := c.SVG()

@@ -7,6 +7,8 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // fragmentShape is all that a picture's HTML may be. The script holds no "<", so nothing in it can look like a tag.
@@ -19,7 +21,7 @@ var callShape = regexp.MustCompile(`(?s)live\("[0-9a-f]{16}",\d+,\d+,(\{.*\})\);
 func checkFragment(t *testing.T, c *Chart) {
 	t.Helper()
 	fragment, err := c.HTML()
-	check(t, err)
+	must.Do(t, err)
 	m := fragmentShape.FindStringSubmatch(fragment)
 	if m == nil {
 		t.Fatalf("not the shape of a chart: %.300q", fragment)
@@ -28,7 +30,7 @@ func checkFragment(t *testing.T, c *Chart) {
 		t.Errorf("alt text %q, want %q and the gist", got, plain(c.title))
 	}
 	svg, err := base64.StdEncoding.DecodeString(m[3])
-	check(t, err)
+	must.Do(t, err)
 	count, _, err := elements(string(svg))
 	if err != nil {
 		t.Fatalf("the picture is not well-formed: %v\n%.500s", err, svg)
@@ -71,7 +73,7 @@ func TestHTMLHoldsAnyText(t *testing.T) {
 			checkFragment(t, c)
 		}
 		got, err := Table(s, []string{s}, [][]string{{s}}).HTML()
-		check(t, err)
+		must.Do(t, err)
 		tags := regexp.MustCompile(`</?(table|caption|thead|tbody|tr|th|td)( style="text-align:(left|right)")?>`)
 		if rest := tags.ReplaceAllString(got, ""); strings.ContainsAny(rest, "<>") {
 			t.Errorf("a table of %q has other tags: %s", s, got)
@@ -82,7 +84,7 @@ func TestHTMLHoldsAnyText(t *testing.T) {
 func TestEqualChartsShareAMark(t *testing.T) {
 	mark := func(title string) string {
 		fragment, err := Line(title, "x", "y", Series{Y: []float64{1}}).HTML()
-		check(t, err)
+		must.Do(t, err)
 		return fragmentShape.FindStringSubmatch(fragment)[1]
 	}
 	first, again, other := mark("a"), mark("a"), mark("b")

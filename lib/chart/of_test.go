@@ -7,6 +7,7 @@ import (
 
 	"github.com/go-echarts/go-echarts/v2/charts"
 	"github.com/go-echarts/go-echarts/v2/opts"
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 func pie(title string, label opts.Label) *charts.Pie {
@@ -21,7 +22,7 @@ func TestOf(t *testing.T) {
 	formatter := opts.FuncOpts("function (p) { return p.name + ' = ' + p.value; }")
 	c := Of(pie("shares", opts.Label{Formatter: string(formatter)}))
 	svg, err := c.SVG()
-	check(t, err)
+	must.Do(t, err)
 	for _, want := range []string{"shares", "weights = 3", "optimizer = 6"} {
 		if !strings.Contains(svg, want) {
 			t.Errorf("the picture lacks %q", want)

@@ -13,21 +13,22 @@ import (
 	"time"
 
 	"git.sr.ht/~sbinet/gg"
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // drawn is the picture of a chart as a notebook has it.
 func drawn(t *testing.T, c *Chart) image.Image {
 	t.Helper()
 	fragment, err := c.fragment(true, true)
-	check(t, err)
+	must.Do(t, err)
 	m := regexp.MustCompile(`src="data:image/png;base64,([^"]*)"`).FindStringSubmatch(fragment)
 	if m == nil {
 		t.Fatalf("%s has no PNG image: %.300s", c.title, fragment)
 	}
 	data, err := base64.StdEncoding.DecodeString(m[1])
-	check(t, err)
+	must.Do(t, err)
 	picture, err := png.Decode(bytes.NewReader(data))
-	check(t, err)
+	must.Do(t, err)
 	return picture
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/janpfeifer/gonb/gonbui/protocol"
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // notebook records what a notebook would show.
@@ -55,7 +56,7 @@ func TestShowInNotebook(t *testing.T) {
 func TestShowInTerminal(t *testing.T) {
 	var out strings.Builder
 	charts := []*Chart{Line("first", "x", "y", Series{Y: []float64{1, 2}}), Table("second", []string{"a"}, nil)}
-	check(t, (place{terminal: &out}).show("", true, charts))
+	must.Do(t, (place{terminal: &out}).show("", true, charts))
 	if want := charts[0].Text() + "\n" + charts[1].Text(); out.String() != want {
 		t.Errorf("printed %q, want %q", out.String(), want)
 	}
@@ -77,11 +78,11 @@ func TestLive(t *testing.T) {
 	state := func(i int) *Chart { return Line("state", "x", "y", Series{Y: make([]float64, i+1)}) }
 	// Ten states a tenth of a second apart: drawn at 0, 0.3, 0.6 and 0.9 s, and once more at the end.
 	for i := range 10 {
-		check(t, live.Show(state(i)))
+		must.Do(t, live.Show(state(i)))
 		now = now.Add(liveInterval * 4 / 10)
 	}
 	for range 2 {
-		check(t, live.Close())
+		must.Do(t, live.Close())
 	}
 	if len(n.sent) != 5 {
 		t.Fatalf("%d outputs, want 5", len(n.sent))

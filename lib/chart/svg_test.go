@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // shown is a chart with texts that its picture has, and texts that it lacks.
@@ -116,9 +118,9 @@ func TestSVGShowsTheChart(t *testing.T) {
 // ECharts draws large data in steps, of which an image would show the first alone.
 func TestSVGShowsEveryPoint(t *testing.T) {
 	few, err := Scatter("s", "x", "y", Series{Y: make([]float64, 1)}).SVG()
-	check(t, err)
+	must.Do(t, err)
 	many, err := Scatter("s", "x", "y", Series{Y: make([]float64, maxMarks)}).SVG()
-	check(t, err)
+	must.Do(t, err)
 	if got := strings.Count(many, palette[0]) - strings.Count(few, palette[0]) + 1; got != maxMarks {
 		t.Errorf("%d of %d points are drawn", got, maxMarks)
 	}
@@ -133,11 +135,11 @@ func TestSVGIsTheSameEachTime(t *testing.T) {
 	fresh := &engine{limit: time.Minute}
 	for _, c := range slices.Backward(gallery()) {
 		p, err := c.picture()
-		check(t, err)
+		must.Do(t, err)
 		second, err := p.svg()
-		check(t, err)
+		must.Do(t, err)
 		again, err := fresh.render(p, nil, 0)
-		check(t, err)
+		must.Do(t, err)
 		if second != first[c.title] || again != second {
 			t.Errorf("%s: another picture the second time", c.title)
 		}
@@ -146,7 +148,7 @@ func TestSVGIsTheSameEachTime(t *testing.T) {
 
 func TestRenderStopsAndRecovers(t *testing.T) {
 	e := &engine{limit: 50 * time.Millisecond}
-	check(t, e.load())
+	must.Do(t, e.load())
 	for name, function := range map[string]string{
 		"endless loop":      "while (true) {}",
 		"endless recursion": "(function f() { return f() + 1; })()",

@@ -16,6 +16,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -34,9 +35,9 @@ func small(t *testing.T, dir string, step int) string {
 	t.Helper()
 	tree := params.Tree{params.New("w", dtypes.BFloat16, 3), params.New("b", dtypes.Bool)}
 	values, err := params.Zeros(tree)
-	noError(t, err)
+	must.Do(t, err)
 	path, err := Save(t.Context(), dir, step, "meta", tree, values, 0)
-	noError(t, err)
+	must.Do(t, err)
 	if _, err := openAndRead(t, path); err != nil {
 		t.Fatal(err)
 	}
@@ -49,15 +50,15 @@ func TestEveryDamage(t *testing.T) {
 	for _, file := range listing(t, path) {
 		name := filepath.Join(path, file)
 		good, err := os.ReadFile(name)
-		noError(t, err)
+		must.Do(t, err)
 		f, err := os.OpenFile(name, os.O_RDWR, 0)
-		noError(t, err)
+		must.Do(t, err)
 		defer f.Close()
 		write := func(text []byte) { // in place, which is faster than anew
 			if _, err := f.WriteAt(text, 0); err != nil {
 				t.Fatal(err)
 			}
-			noError(t, f.Truncate(int64(len(text))))
+			must.Do(t, f.Truncate(int64(len(text))))
 		}
 		try := func(what string, text []byte) {
 			write(text)
@@ -124,14 +125,14 @@ func TestFilesMoved(t *testing.T) {
 	} {
 		dir := t.TempDir()
 		path, other := small(t, dir, 1), small(t, dir, 2)
-		noError(t, c.do(path, other))
+		must.Do(t, c.do(path, other))
 		_, err := openAndRead(t, path)
 		wantError(t, c.what, err, path, c.want)
 	}
 	// A copy may have any name that is not another step's.
 	path := small(t, t.TempDir(), 1)
 	best := filepath.Join(filepath.Dir(path), "best")
-	noError(t, os.Rename(path, best))
+	must.Do(t, os.Rename(path, best))
 	if _, err := openAndRead(t, best); err != nil {
 		t.Error(err)
 	}
@@ -142,10 +143,10 @@ func TestChangedAfterOpen(t *testing.T) {
 	path := small(t, t.TempDir(), 1)
 	c := open(t, path)
 	name := filepath.Join(path, dataName)
-	noError(t, os.Truncate(name, 20))
+	must.Do(t, os.Truncate(name, 20))
 	_, err := c.Read(t.Context(), c.Tree())
 	wantError(t, "cut", err, name, "20 bytes")
-	noError(t, os.RemoveAll(path))
+	must.Do(t, os.RemoveAll(path))
 	_, err = c.Read(t.Context(), c.Tree())
 	wantError(t, "removed", err, name)
 }
@@ -154,9 +155,9 @@ func TestChangedAfterOpen(t *testing.T) {
 func TestDiffers(t *testing.T) {
 	saved := params.Tree{params.New("h0.qkv.w", dtypes.Float32, 64, 192), params.New("b", dtypes.Float32, 2)}
 	values, err := params.Zeros(saved)
-	noError(t, err)
+	must.Do(t, err)
 	path, err := Save(t.Context(), t.TempDir(), 1, nil, saved, values, 0)
-	noError(t, err)
+	must.Do(t, err)
 	c := open(t, path)
 	for _, d := range []struct {
 		tree params.Tree
@@ -199,7 +200,7 @@ func TestOpenRegular(t *testing.T) {
 			return err
 		},
 	} {
-		noError(t, plant())
+		must.Do(t, plant())
 		for _, flag := range []int{os.O_RDONLY, os.O_RDWR} {
 			f, _, err := openWith(name, flag)
 			if f != nil || err == nil {
@@ -208,7 +209,7 @@ func TestOpenRegular(t *testing.T) {
 				t.Errorf("of %s the error is %v", what, err)
 			}
 		}
-		noError(t, os.Remove(name))
+		must.Do(t, os.Remove(name))
 	}
 	if _, _, err := openRegular(name); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("of nothing the error is %v", err)

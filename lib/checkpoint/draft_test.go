@@ -14,6 +14,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -65,15 +66,15 @@ func TestConcurrent(t *testing.T) {
 func TestAbandoned(t *testing.T) {
 	dir := t.TempDir()
 	alive, err := newDraft(filepath.Join(dir, folderName(7)))
-	noError(t, err)
+	must.Do(t, err)
 	dead, err := newDraft(filepath.Join(dir, folderName(8)))
-	noError(t, err)
-	noError(t, os.WriteFile(filepath.Join(dead.path, manifestName), []byte("{"), 0o666))
+	must.Do(t, err)
+	must.Do(t, os.WriteFile(filepath.Join(dead.path, manifestName), []byte("{"), 0o666))
 	dead.manifest.Close() // as the end of its process would
 	empty := draftPath(filepath.Join(dir, folderName(9)))
 	foreign := filepath.Join(dir, ".step-00000009.tmp")
 	for _, folder := range []string{empty, foreign} {
-		noError(t, os.Mkdir(folder, 0o777))
+		must.Do(t, os.Mkdir(folder, 0o777))
 	}
 	save1(t, dir, 10, 1)
 	want := []string{filepath.Base(alive.path), filepath.Base(foreign), folderName(10)}
@@ -129,22 +130,22 @@ func TestOtherHostsDraft(t *testing.T) {
 	dir := t.TempDir()
 	now := func() time.Time {
 		name := filepath.Join(t.TempDir(), "now")
-		noError(t, os.WriteFile(name, nil, 0o644))
+		must.Do(t, os.WriteFile(name, nil, 0o644))
 		info, err := os.Stat(name)
-		noError(t, err)
+		must.Do(t, err)
 		return info.ModTime()
 	}()
 	const written, folder = "data-00003.safetensors", "."
 	plant := func(host string, ages map[string]time.Duration) string {
 		path := draftPathOf(host, filepath.Join(dir, folderName(7)))
-		noError(t, os.Mkdir(path, 0o755))
+		must.Do(t, os.Mkdir(path, 0o755))
 		for name := range ages {
 			if name != folder {
-				noError(t, os.WriteFile(filepath.Join(path, name), []byte("half of it"), 0o644))
+				must.Do(t, os.WriteFile(filepath.Join(path, name), []byte("half of it"), 0o644))
 			}
 		}
 		for name, age := range ages {
-			noError(t, os.Chtimes(filepath.Join(path, name), now.Add(-age), now.Add(-age)))
+			must.Do(t, os.Chtimes(filepath.Join(path, name), now.Add(-age), now.Add(-age)))
 		}
 		return filepath.Base(path)
 	}
@@ -176,9 +177,9 @@ func TestDraftOfNoHost(t *testing.T) {
 	const fresh, old = ".step-00000001.00000000deadbeef.tmp", ".step-00000002.00000000deadbeef.tmp"
 	for name, age := range map[string]time.Duration{fresh: 0, old: 2 * quiet} {
 		path := filepath.Join(dir, name)
-		noError(t, os.Mkdir(path, 0o755))
+		must.Do(t, os.Mkdir(path, 0o755))
 		then := time.Now().Add(-age) // a day away from what is tested
-		noError(t, os.Chtimes(path, then, then))
+		must.Do(t, os.Chtimes(path, then, then))
 	}
 	save1(t, dir, 3, 1)
 	if got, want := listing(t, dir), []string{fresh, folderName(3)}; !slices.Equal(got, want) {
@@ -190,13 +191,13 @@ func TestDraftOfNoHost(t *testing.T) {
 func TestDraftsManifestIsNone(t *testing.T) {
 	dir := t.TempDir()
 	elsewhere := filepath.Join(t.TempDir(), "elsewhere")
-	noError(t, os.WriteFile(elsewhere, []byte("mine"), 0o644))
+	must.Do(t, os.WriteFile(elsewhere, []byte("mine"), 0o644))
 	for step, plant := range []func(name string) error{
 		func(name string) error { return os.Symlink(elsewhere, name) },
 		func(name string) error { return syscall.Mkfifo(name, 0o644) },
 	} {
 		path := draftPath(filepath.Join(dir, folderName(step)))
-		noError(t, errors.Join(os.Mkdir(path, 0o755), plant(filepath.Join(path, manifestName))))
+		must.Do(t, errors.Join(os.Mkdir(path, 0o755), plant(filepath.Join(path, manifestName))))
 	}
 	save1(t, dir, 3, 1)
 	if text, err := os.ReadFile(elsewhere); string(text) != "mine" || err != nil {
@@ -219,7 +220,7 @@ func TestModes(t *testing.T) {
 		syscall.Umask(before)
 		for _, name := range append(listing(t, path), ".") {
 			info, err := os.Stat(filepath.Join(path, name))
-			noError(t, err)
+			must.Do(t, err)
 			want := c.file
 			if info.IsDir() {
 				want = c.folder

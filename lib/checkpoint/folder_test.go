@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomlx/compute/dtypes"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -21,7 +22,7 @@ func TestExists(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "not", "yet", "there")
 	path := save1(t, dir, 3, 0)
 	blocked := filepath.Join(dir, folderName(4))
-	noError(t, os.Mkdir(blocked, 0o777))
+	must.Do(t, os.Mkdir(blocked, 0o777))
 	before := listing(t, dir)
 	for step, at := range map[int]string{3: path, 4: blocked} {
 		_, err := Save(t.Context(), dir, step, "other", nil, nil, 1)
@@ -60,10 +61,10 @@ func TestKeep(t *testing.T) {
 	}
 	// Incomplete checkpoints are neither counted nor removed.
 	for _, name := range []string{"step-00000001", "step-1", "step-00000005x", "notes"} {
-		noError(t, os.Mkdir(filepath.Join(dir, name), 0o777))
+		must.Do(t, os.Mkdir(filepath.Join(dir, name), 0o777))
 	}
 	damaged := save1(t, dir, 13, 0)
-	noError(t, os.Truncate(filepath.Join(damaged, dataName), 9))
+	must.Do(t, os.Truncate(filepath.Join(damaged, dataName), 9))
 	save1(t, dir, 14, 1)
 	want := []string{"notes", "step-00000001", "step-00000005x", "step-00000013", "step-00000014", "step-1",
 		"step-100000000"}
@@ -79,18 +80,18 @@ func TestLatest(t *testing.T) {
 			t.Errorf("Latest of nothing: %v", err)
 		}
 	}
-	noError(t, os.WriteFile(filepath.Join(dir, folderName(200000000)), nil, 0o666))
+	must.Do(t, os.WriteFile(filepath.Join(dir, folderName(200000000)), nil, 0o666))
 	older := save1(t, dir, 99999999, 0)
 	newer := save1(t, dir, 100000000, 0) // before the older one in alphabetical order
-	noError(t, os.MkdirAll(filepath.Join(dir, folderName(100000001)), 0o777))
-	noError(t, os.Mkdir(draftPath(newer), 0o777))
+	must.Do(t, os.MkdirAll(filepath.Join(dir, folderName(100000001)), 0o777))
+	must.Do(t, os.Mkdir(draftPath(newer), 0o777))
 	if got, err := Latest(dir); got != newer || err != nil {
 		t.Errorf("Latest = %s, %v; want %s", got, err, newer)
 	}
-	noError(t, os.Truncate(filepath.Join(newer, dataName), 9))
+	must.Do(t, os.Truncate(filepath.Join(newer, dataName), 9))
 	_, err := Latest(dir)
 	wantError(t, "a damaged one", err, newer, "9 bytes", "this is the latest")
-	noError(t, os.Remove(filepath.Join(newer, manifestName)))
+	must.Do(t, os.Remove(filepath.Join(newer, manifestName)))
 	if got, err := Latest(dir); got != older || err != nil {
 		t.Errorf("Latest = %s, %v; want %s", got, err, older)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -59,7 +60,7 @@ func testKilled(t *testing.T, times int, save func(dir string, step int, tree pa
 			t.Fatal(err)
 		}
 		for end := step + 500; step < end; step++ { // the parent kills it long before, unless it was killed itself
-			noError(t, save(dir, step, tree, value(step)))
+			must.Do(t, save(dir, step, tree, value(step)))
 		}
 		return
 	}
@@ -99,7 +100,7 @@ func startWriter(t *testing.T, dir string) (kill func()) {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
 	cmd.Env = append(os.Environ(), writerDir+"="+dir)
-	noError(t, cmd.Start())
+	must.Do(t, cmd.Start())
 	return func() {
 		if err := cmd.Process.Kill(); err != nil {
 			t.Errorf("the writer ended by itself: %v", err)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // TestLock: there is one holder at a time, and its lock ends with it, even if it is killed.
@@ -22,7 +24,7 @@ func TestLock(t *testing.T) {
 	}
 	dir := t.TempDir()
 	release, err := Lock(dir)
-	noError(t, err)
+	must.Do(t, err)
 	want := fmt.Sprintf("%s is in use by process %d on ", dir, os.Getpid())
 	if _, err := Lock(dir); !errors.Is(err, ErrLocked) || !strings.Contains(err.Error(), want) {
 		t.Errorf("error %v, want %q", err, want)

@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // sealed returns the file of a forged manifest, with the right checksum.
@@ -92,7 +94,7 @@ func TestManifestRefuses(t *testing.T) {
 func TestForged(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "forged")
-	noError(t, os.Mkdir(path, 0o777))
+	must.Do(t, os.Mkdir(path, 0o777))
 	for _, c := range []struct{ inner, want string }{
 		{strings.Replace(goodInner, `"name":"d.`, `"name":"../d.`, 1), "not a data file's name"},
 		{goodInner, "d.safetensors is missing"},
@@ -100,7 +102,7 @@ func TestForged(t *testing.T) {
 			"is missing"},
 		{strings.Replace(goodInner, "[2,3]", "[1048576,1048576]", 2), "too small"},
 	} {
-		noError(t, os.WriteFile(filepath.Join(path, manifestName), sealed(c.inner), 0o666))
+		must.Do(t, os.WriteFile(filepath.Join(path, manifestName), sealed(c.inner), 0o666))
 		_, err := Open(path)
 		wantError(t, c.want, err, filepath.Join(path), c.want)
 		if errors.Is(err, fs.ErrNotExist) {
@@ -124,7 +126,7 @@ func FuzzManifest(f *testing.F) {
 			return
 		}
 		text, err := m.encode()
-		noError(t, err)
+		must.Do(t, err)
 		again, err := parseManifest(text)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
@@ -151,7 +153,7 @@ func FuzzManifest(f *testing.F) {
 func asJSON(t *testing.T, m manifest) string {
 	t.Helper()
 	text, err := json.Marshal(m)
-	noError(t, err)
+	must.Do(t, err)
 	return string(text)
 }
 

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomlx/compute/dtypes"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -192,7 +193,7 @@ func TestReadPieces(t *testing.T) {
 					p.Array, inFileType, strings.ReplaceAll(fmt.Sprint(inFileShape), " ", ","), begin, len(data)))
 			}
 			text, err := json.Marshal(described)
-			noError(t, err)
+			must.Do(t, err)
 			tensorsJSON = append(tensorsJSON, string(text))
 		}
 		path := handMade(t, handBuilt("{"+strings.Join(arrays, ",")+"}", data), strings.Join(tensorsJSON, ","))
@@ -209,7 +210,7 @@ func TestReadPieces(t *testing.T) {
 				ranges[i] = Range{spec, rng.IntN(spec.Size() + 1), 1 + rng.IntN(spec.Size()+1)}
 			}
 			vectors, err := open(t, path).ReadRanges(t.Context(), ranges)
-			noError(t, err)
+			must.Do(t, err)
 			for i, r := range ranges {
 				if got := bytesOf(t, vectors[i]); !bytes.Equal(got, sliced(r, want[spec.Name])) {
 					t.Fatalf("%v came back as %x, want %x", r, got, sliced(r, want[spec.Name]))

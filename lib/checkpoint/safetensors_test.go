@@ -17,6 +17,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -29,7 +30,7 @@ func handMade(t *testing.T, data []byte, manifestTensors string) string {
 		`{"format":1,"step":3,"meta":null,"files":[{"name":"d.safetensors","bytes":%d,"sha256":"%s"}],"tensors":[%s]}`,
 		len(data), hex.EncodeToString(sum[:]), manifestTensors)
 	for name, text := range map[string][]byte{"d.safetensors": data, manifestName: sealed(inner)} {
-		noError(t, os.WriteFile(filepath.Join(path, name), text, 0o666))
+		must.Do(t, os.WriteFile(filepath.Join(path, name), text, 0o666))
 	}
 	return path
 }
@@ -45,7 +46,7 @@ func TestReadsHandBuilt(t *testing.T) {
 			`{"name":"weights","dtype":"F32","shape":[1,2],"pieces":[{"file":"d.safetensors","array":"b",`+
 			`"start":[0,0],"size":[1,2]}]}`)
 	values, err := openAndRead(t, path)
-	noError(t, err)
+	must.Do(t, err)
 	if values[0].Value() != true || !reflect.DeepEqual(values[1].Value(), [][]float32{{1, -2}}) {
 		t.Errorf("values %v", values)
 	}
@@ -81,15 +82,15 @@ func TestReadByOthers(t *testing.T) {
 		values[i] = random(t, rand.New(rand.NewPCG(7, uint64(i))), spec)
 	}
 	path, err := Save(t.Context(), t.TempDir(), 42, nil, tree, values, 0)
-	noError(t, err)
+	must.Do(t, err)
 	text, err := os.ReadFile(filepath.Join(path, dataName))
-	noError(t, err)
+	must.Do(t, err)
 	n := binary.LittleEndian.Uint64(text)
 	if n%8 != 0 || text[8] != '{' {
 		t.Errorf("a header of %d bytes that begins with %q", n, text[8])
 	}
 	var header map[string]map[string]any
-	noError(t, json.Unmarshal(text[8:8+n], &header))
+	must.Do(t, json.Unmarshal(text[8:8+n], &header))
 	if got := header["__metadata__"]; !reflect.DeepEqual(got, map[string]any{"step": "42"}) ||
 		len(header) != len(tree)+1 {
 		t.Errorf("%d arrays, metadata %v", len(header)-1, got)

@@ -17,6 +17,7 @@ import (
 	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -41,7 +42,7 @@ func random(t *testing.T, rng *rand.Rand, spec params.Spec) *tensors.Tensor {
 
 func bytesOf(t *testing.T, value *tensors.Tensor) (copied []byte) {
 	t.Helper()
-	noError(t, value.ConstBytes(func(data []byte) { copied = bytes.Clone(data) }))
+	must.Do(t, value.ConstBytes(func(data []byte) { copied = bytes.Clone(data) }))
 	return copied
 }
 
@@ -62,21 +63,21 @@ func save1(t *testing.T, dir string, step, keep int) string {
 	tree := params.Tree{params.New("w", dtypes.Float32, 3)}
 	path, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{
 		tensors.FromValue([]float32{1, 2, float32(step)})}, keep)
-	noError(t, err)
+	must.Do(t, err)
 	return path
 }
 
 func open(t *testing.T, path string) *Checkpoint {
 	t.Helper()
 	c, err := Open(path)
-	noError(t, err)
+	must.Do(t, err)
 	return c
 }
 
 func read(t *testing.T, c *Checkpoint, tree params.Tree) []*tensors.Tensor {
 	t.Helper()
 	values, err := c.Read(t.Context(), tree)
-	noError(t, err)
+	must.Do(t, err)
 	return values
 }
 
@@ -84,7 +85,7 @@ func read(t *testing.T, c *Checkpoint, tree params.Tree) []*tensors.Tensor {
 func listing(t *testing.T, dir string) []string {
 	t.Helper()
 	entries, err := os.ReadDir(dir)
-	noError(t, err)
+	must.Do(t, err)
 	var names []string
 	for _, entry := range entries {
 		names = append(names, entry.Name())
@@ -121,7 +122,7 @@ func TestRoundTrip(t *testing.T) {
 			values[i] = random(t, rng, spec)
 		}
 		path, err := Save(t.Context(), t.TempDir(), 42, nil, tree, values, 0)
-		noError(t, err)
+		must.Do(t, err)
 		c := open(t, path)
 		if got := c.Tree(); fmt.Sprint(got) != fmt.Sprint(tree) || c.Step != 42 || c.Path != path ||
 			filepath.Base(path) != "step-00000042" {
@@ -152,7 +153,7 @@ func TestNames(t *testing.T) {
 		values = append(values, tensors.FromScalar(float32(len(values))))
 	}
 	path, err := Save(t.Context(), t.TempDir(), 0, nil, tree, values, 0)
-	noError(t, err)
+	must.Do(t, err)
 	c := open(t, path)
 	if got := c.Tree().Names(); !slices.Equal(got, tree.Names()) {
 		t.Errorf("names %q came back as %q", tree.Names(), got)
@@ -171,7 +172,7 @@ func TestMeta(t *testing.T) {
 	}
 	want := settings{1 << 60, []float64{0.1, 1e-300}}
 	path, err := Save(t.Context(), t.TempDir(), 1, want, nil, nil, 0)
-	noError(t, err)
+	must.Do(t, err)
 	c := open(t, path)
 	var got settings
 	if err := c.Meta(&got); err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
@@ -195,7 +196,7 @@ func TestSaveRefuses(t *testing.T) {
 	finalized := tensors.FromValue([]float32{1, 2})
 	finalized.MustFinalizeAll()
 	odd := tensors.FromValue([]bool{true, false})
-	noError(t, odd.MutableBytes(func(data []byte) { data[1] = 7 }))
+	must.Do(t, odd.MutableBytes(func(data []byte) { data[1] = 7 }))
 	for _, c := range []struct {
 		what       string
 		step, keep int
@@ -225,7 +226,7 @@ func TestSaveRefuses(t *testing.T) {
 		}
 	}
 	file := filepath.Join(t.TempDir(), "file")
-	noError(t, os.WriteFile(file, nil, 0o666))
+	must.Do(t, os.WriteFile(file, nil, 0o666))
 	_, err := Save(t.Context(), file, 1, nil, nil, nil, 0)
 	wantError(t, "a file for a folder", err, "not a directory")
 }
@@ -246,7 +247,7 @@ func (c *canceledAfter) Err() error {
 func TestCancel(t *testing.T) {
 	tree := allTypes(2)
 	values, err := params.Zeros(tree)
-	noError(t, err)
+	must.Do(t, err)
 	dir := t.TempDir()
 	looks := 1
 	for ; ; looks++ {
@@ -284,18 +285,18 @@ func (ownMemory) HasSharedBuffers() bool { return false }
 // Tensors are saved from devices, and leave no copies on the host.
 func TestDevice(t *testing.T) {
 	backend, err := gobackend.New("")
-	noError(t, err)
+	must.Do(t, err)
 	defer backend.Finalize()
 	spec := params.New("w", dtypes.Float32, 2, 3)
 	host := random(t, rand.New(rand.NewPCG(3, 4)), spec)
 	for name, b := range map[string]compute.Backend{"shared": backend, "own": ownMemory{backend}} {
 		value, err := host.OnDeviceClone(b, 0)
-		noError(t, err)
+		must.Do(t, err)
 		if value.HasLocal() {
 			t.Fatalf("%s: the tensor is on the host to begin with", name)
 		}
 		path, err := Save(t.Context(), t.TempDir(), 1, nil, params.Tree{spec}, []*tensors.Tensor{value}, 0)
-		noError(t, err)
+		must.Do(t, err)
 		if value.HasLocal() || !value.Ok() {
 			t.Errorf("%s: after Save the tensor has a copy on the host (%v) or is gone (%v)", name, value.HasLocal(),
 				!value.Ok())
@@ -303,13 +304,5 @@ func TestDevice(t *testing.T) {
 		if got := read(t, open(t, path), params.Tree{spec})[0]; !bytes.Equal(bytesOf(t, got), bytesOf(t, host)) {
 			t.Errorf("%s: %v came back as %v", name, host, got)
 		}
-	}
-}
-
-// noError ends the test if there is an error.
-func noError(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

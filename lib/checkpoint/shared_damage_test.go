@@ -16,6 +16,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -28,11 +29,11 @@ func TestDamagedPart(t *testing.T) {
 		c := saveParts(t, t.TempDir(), 1, twoSpec, three())
 		name := filepath.Join(c.Path, fileOf(writer))
 		good, err := os.ReadFile(name)
-		noError(t, err)
+		must.Do(t, err)
 		for i := 0; i < len(good); i += 1 + len(good)/40 { // in the header and in the data
 			bad := bytes.Clone(good)
 			bad[i] ^= 1 << (i % 8)
-			noError(t, os.WriteFile(name, bad, 0o666))
+			must.Do(t, os.WriteFile(name, bad, 0o666))
 			what := fmt.Sprintf("a bit of byte %d flipped", i)
 			for other, theirs := range of {
 				got, err := c.ReadRanges(t.Context(), theirs)
@@ -56,7 +57,7 @@ func TestDamagedPart(t *testing.T) {
 			"longer":  func() error { return os.WriteFile(name, append(bytes.Clone(good), 0), 0o666) },
 			"missing": func() error { return os.Remove(name) },
 		} {
-			noError(t, do())
+			must.Do(t, do())
 			_, err := Open(c.Path)
 			wantError(t, what, err, name)
 			_, err = Latest(filepath.Dir(c.Path))
@@ -65,12 +66,12 @@ func TestDamagedPart(t *testing.T) {
 				wantError(t, what, err, name)
 			}
 		}
-		noError(t, os.WriteFile(name, good, 0o666))
+		must.Do(t, os.WriteFile(name, good, 0o666))
 		if _, err := openAndRead(t, c.Path); err != nil {
 			t.Errorf("restored: %v", err)
 		}
 		extra := filepath.Join(c.Path, fileOf(3))
-		noError(t, os.WriteFile(extra, good, 0o666))
+		must.Do(t, os.WriteFile(extra, good, 0o666))
 		_, err = Open(c.Path)
 		wantError(t, "an extra file", err, extra+" is not in the checkpoint's manifest: remove it")
 	}
@@ -81,7 +82,7 @@ func TestCancelShared(t *testing.T) {
 	dir := t.TempDir()
 	good := save1(t, dir, 1, 0)
 	s, err := Begin(dir, 2)
-	noError(t, err)
+	must.Do(t, err)
 	var written []Written
 	for writer, parts := range three() {
 		looks := 1
@@ -124,13 +125,13 @@ func TestSharedAbandoned(t *testing.T) {
 	dir := t.TempDir()
 	good := save1(t, dir, 1, 0)
 	s, err := Begin(dir, 2)
-	noError(t, err)
+	must.Do(t, err)
 	writeAll(t, s, three())
 	for _, begin := range []func(){
 		func() { removeAbandoned(dir, time.Time{}) },
 		func() {
 			other, err := Begin(dir, 3)
-			noError(t, err)
+			must.Do(t, err)
 			other.Discard()
 		},
 	} {
@@ -140,9 +141,9 @@ func TestSharedAbandoned(t *testing.T) {
 	}
 	s.draft.manifest.Close()  // as the end of its process would
 	half := draftPath(s.path) // one whose removal was cut off
-	noError(t, errors.Join(os.Mkdir(half, 0o777), os.WriteFile(filepath.Join(half, fileOf(1)), nil, 0o666)))
+	must.Do(t, errors.Join(os.Mkdir(half, 0o777), os.WriteFile(filepath.Join(half, fileOf(1)), nil, 0o666)))
 	other, err := Begin(dir, 3)
-	noError(t, err)
+	must.Do(t, err)
 	if got, want := listing(t, dir), []string{filepath.Base(other.Path()), filepath.Base(good)}; !slices.Equal(got,
 		want) {
 		t.Errorf("there are %q, want %q", got, want)
@@ -172,12 +173,12 @@ func TestWriterKilled(t *testing.T) {
 	dir := t.TempDir()
 	good := save1(t, dir, 1, 0)
 	s, err := Begin(dir, 2)
-	noError(t, err)
+	must.Do(t, err)
 	mine, err := WriteParts(t.Context(), s.Path(), 0, 2, []Part{{spec, 0, tensors.FromValue([]int32{1})}})
-	noError(t, err)
+	must.Do(t, err)
 	cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^TestWriterKilled$")
 	cmd.Env = append(os.Environ(), partsDraft+"="+s.Path())
-	noError(t, cmd.Start())
+	must.Do(t, cmd.Start())
 	for deadline := time.Now().Add(time.Minute); len(listing(t, s.Path())) < 3 && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}

@@ -15,6 +15,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -113,9 +114,9 @@ func TestCommitRefuses(t *testing.T) {
 		dir := t.TempDir()
 		good := save1(t, dir, 6, 0)
 		s, err := Begin(dir, 7)
-		noError(t, err)
+		must.Do(t, err)
 		tree, written := slices.Clone(twoSpec), writeAll(t, s, three())
-		noError(t, c.spoil(s, &tree, &written))
+		must.Do(t, c.spoil(s, &tree, &written))
 		path, err := s.Commit(t.Context(), nil, tree, written, 1)
 		wantError(t, c.what, err, c.want)
 		if got := listing(t, dir); path != "" || !slices.Equal(got, []string{filepath.Base(good)}) {
@@ -132,7 +133,7 @@ func TestCommitRefuses(t *testing.T) {
 	}{{func() {}, 0, "func()"}, {nil, -1, "keep is -1"}} {
 		dir := t.TempDir()
 		s, err := Begin(dir, 7)
-		noError(t, err)
+		must.Do(t, err)
 		_, err = s.Commit(t.Context(), c.meta, twoSpec, writeAll(t, s, three()), c.keep)
 		if wantError(t, c.want, err, c.want); len(listing(t, dir)) > 0 {
 			t.Errorf("%s: the draft is left", c.want)
@@ -145,11 +146,11 @@ func TestCommitRefuses(t *testing.T) {
 // When WriteParts fails, it leaves the draft as it was.
 func TestWritePartsRefuses(t *testing.T) {
 	s, err := Begin(t.TempDir(), 7)
-	noError(t, err)
+	must.Do(t, err)
 	defer s.Discard()
 	two := tensors.FromValue([]int32{1, 2})
 	odd := tensors.FromValue([]bool{true, false})
-	noError(t, odd.MutableBytes(func(data []byte) { data[1] = 7 }))
+	must.Do(t, odd.MutableBytes(func(data []byte) { data[1] = 7 }))
 	nibbles := params.New("n", dtypes.Int4, 4)
 	fewer, more := tensors.FromShape(shapes.Make(dtypes.Int4, 2)), tensors.FromShape(shapes.Make(dtypes.Int4, 6))
 	if _, err := WriteParts(t.Context(), s.Path(), 4, 7, nil); err != nil {
@@ -199,9 +200,9 @@ func TestReadRangesRefuses(t *testing.T) {
 	nibbles := params.New("n", dtypes.Int4, 4)
 	tree := params.Tree{matrix, nibbles}
 	values, err := params.Zeros(tree)
-	noError(t, err)
+	must.Do(t, err)
 	path, err := Save(t.Context(), t.TempDir(), 1, nil, tree, values, 0)
-	noError(t, err)
+	must.Do(t, err)
 	other := params.New("w", dtypes.Int32, 3, 2)
 	for _, c := range []struct {
 		want Range
@@ -233,9 +234,9 @@ func TestSharedTwice(t *testing.T) {
 	dir := t.TempDir()
 	first, err1 := Begin(dir, 5)
 	second, err2 := Begin(dir, 5)
-	noError(t, errors.Join(err1, err2))
+	must.Do(t, errors.Join(err1, err2))
 	path, err := second.Commit(t.Context(), "second", nil, writeAll(t, second, [][]Part{nil}), 0)
-	noError(t, err)
+	must.Do(t, err)
 	_, err = first.Commit(t.Context(), "first", nil, writeAll(t, first, [][]Part{nil, nil}), 0)
 	_, err3 := Begin(dir, 5)
 	for _, err := range []error{err, err3} {

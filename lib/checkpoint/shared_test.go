@@ -12,6 +12,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -56,11 +57,11 @@ func writeAll(t *testing.T, s *Shared, parts [][]Part) []Written {
 func saveParts(t *testing.T, dir string, step int, tree params.Tree, parts [][]Part) *Checkpoint {
 	t.Helper()
 	s, err := Begin(dir, step)
-	noError(t, err)
+	must.Do(t, err)
 	written := writeAll(t, s, parts)
 	slices.Reverse(written) // their order does not matter
 	path, err := s.Commit(t.Context(), step, tree, written, 0)
-	noError(t, err)
+	must.Do(t, err)
 	return open(t, path)
 }
 
@@ -75,7 +76,7 @@ func deal(t *testing.T, rng *rand.Rand, tree params.Tree, wholes [][]byte, write
 		dtype := spec.Shape.DType
 		if dtype.IsPacked() {
 			value := tensors.FromShape(spec.Shape)
-			noError(t, value.MutableBytes(func(data []byte) { copy(data, wholes[i]) }))
+			must.Do(t, value.MutableBytes(func(data []byte) { copy(data, wholes[i]) }))
 			give(Part{Spec: spec, Value: value})
 			continue
 		}
@@ -129,7 +130,7 @@ func TestShared(t *testing.T) {
 		dir := t.TempDir()
 		shared := saveParts(t, dir, 1, tree, deal(t, rng, tree, wholes, 1+rng.IntN(9)))
 		path, err := Save(t.Context(), dir, 2, nil, tree, values, 0)
-		noError(t, err)
+		must.Do(t, err)
 		if got := shared.Tree(); fmt.Sprint(got) != fmt.Sprint(tree) {
 			t.Errorf("the checkpoint holds %v, want %v", got, tree)
 		}
@@ -175,7 +176,7 @@ func TestLargeRanges(t *testing.T) {
 	c := saveParts(t, t.TempDir(), 1, tree, deal(t, rng, tree, [][]byte{whole}, 3))
 	want := []Range{{spec, 0, 150_000}, {spec, 70_000, 50_000}, {spec, 149_000, 2_000}, {spec, 3, 7}}
 	got, err := c.ReadRanges(t.Context(), want)
-	noError(t, err)
+	must.Do(t, err)
 	for i, r := range want {
 		if !bytes.Equal(bytesOf(t, got[i]), sliced(r, whole)) {
 			t.Errorf("%d elements from %d came back as others", r.Length, r.From)

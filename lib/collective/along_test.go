@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -15,9 +16,7 @@ import (
 // CollectivesAlong reports a program's collectives by mesh axes, here on a mesh of 2 × 3.
 func TestCollectivesAlong(t *testing.T) {
 	mesh, err := devicetest.Open(t, 6).Mesh(xla.Axis("data", 2), xla.Axis("tensor", 3))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	p, err := xla.Compile(mesh, func(x *graph.Node) []*graph.Node {
 		return []*graph.Node{
 			collective.AllReduce(x, collective.Sum, "data"),
@@ -26,9 +25,7 @@ func TestCollectivesAlong(t *testing.T) {
 			collective.AllReduce(graph.Cos(x), collective.Max),
 		}
 	}, xla.In(xla.Replicated()).Gives(xla.Replicated(), xla.Replicated(), xla.Shard(0, "tensor"), xla.Replicated()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer p.Close()
 	if _, err := p.CollectivesAlong(); err == nil {
 		t.Error("a program that is not compiled: no error")
@@ -37,9 +34,7 @@ func TestCollectivesAlong(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := p.CollectivesAlong()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	want := map[string]xla.Report{
 		"data":        {{Kind: xla.AllReduce, Count: 1, Bytes: 16}},
 		"tensor":      {{Kind: xla.AllGather, Count: 1, Bytes: 48}, {Kind: xla.Permute, Count: 1, Bytes: 16}},

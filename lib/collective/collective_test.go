@@ -12,6 +12,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -23,18 +24,12 @@ func call(t *testing.T, mesh *xla.Mesh, f fn, x any) (*dtensor.Tensor, xla.Repor
 	t.Helper()
 	all := xla.Shard(0, mesh.AxesNames()...)
 	p, err := xla.Compile(mesh, f, xla.In(all).Gives(all))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer p.Close()
 	out, err := p.Call(x)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	report, err := p.Collectives()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return out[0], report
 }
 
@@ -45,9 +40,7 @@ func mesh(t *testing.T, axes ...xla.MeshAxis) *xla.Mesh {
 		n *= axis.Size
 	}
 	m, err := devicetest.Open(t, n).Mesh(axes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return m
 }
 
@@ -55,9 +48,7 @@ func mesh(t *testing.T, axes ...xla.MeshAxis) *xla.Mesh {
 func flat(t *testing.T, placed *dtensor.Tensor) []float32 {
 	t.Helper()
 	joined, err := placed.Merge()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return tensors.MustCopyFlatData[float32](joined)
 }
 
@@ -65,14 +56,10 @@ func flat(t *testing.T, placed *dtensor.Tensor) []float32 {
 func gives(t *testing.T, p *xla.Program, want []*tensors.Tensor, delta float64, inputs ...any) {
 	t.Helper()
 	got, err := p.Call(inputs...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for i := range want {
 		joined, err := got[i].Merge()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if !joined.InDelta(want[i], delta) {
 			t.Errorf("result %d: %v, want %v", i, joined, want[i])
 		}
@@ -151,24 +138,18 @@ func TestMegatronMLP(t *testing.T) {
 	same := func(x *graph.Node) *graph.Node { return x }
 	want, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return loss(in[0], in[1], in[2], same, same) },
 		x, w1, w2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	m := mesh(t, xla.Axis("tensor", ranks))
 	rows, columns := xla.Shard(0, "tensor"), xla.Shard(1, "tensor")
 	p, err := xla.Compile(m, func(in []*graph.Node) []*graph.Node {
 		return loss(in[0], in[1], in[2], func(x *graph.Node) *graph.Node { return collective.F(x, "tensor") },
 			func(x *graph.Node) *graph.Node { return collective.G(x, "tensor") })
 	}, xla.In(xla.Replicated(), columns, rows).Gives(xla.Replicated(), columns, rows, xla.Replicated()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer p.Close()
 	gives(t, p, want, 1e-5, x, w1, w2)
 	report, err := p.Collectives()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if want := (xla.Traffic{Kind: xla.AllReduce, Count: 2, Bytes: 2 * 3 * width * 4}); len(report) != 1 ||
 		report[0] != want {
 		t.Errorf("the program has %v, want %+v", report, want)
@@ -188,9 +169,7 @@ func TestSecondGradients(t *testing.T) {
 			return graph.BroadcastToDims(graph.ExpandAxes(x, 0), 3, 2)
 		}, func(y *graph.Node) *graph.Node { return graph.ReduceSum(y, 0) })
 	}, tensors.FromValue(x), tensors.FromValue(w))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	rows := xla.Shard(0, "a")
 	p, err := xla.Compile(mesh(t, xla.Axis("a", 3)), func(in []*graph.Node) []*graph.Node {
 		w := graph.Reshape(in[1], 2)
@@ -199,9 +178,7 @@ func TestSecondGradients(t *testing.T) {
 		of[1] = graph.ExpandAxes(of[1], 0)
 		return of
 	}, xla.In(xla.Replicated(), rows).Gives(xla.Replicated(), rows))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer p.Close()
 	gives(t, p, want, 1e-2, x, w) // numbers in the thousands
 }
@@ -433,9 +410,7 @@ func TestErrors(t *testing.T) {
 		}, []string{"rank 1 sends to rank 2"}},
 	} {
 		p, err := xla.Compile(m, c.f, xla.In(xla.Replicated()).Gives(xla.Replicated()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		_, err = p.Call([][]float32{{1, 2, 3}, {4, 5, 6}, {7, 8, 9}, {10, 11, 12}})
 		for _, want := range c.want {
 			if err == nil || !strings.Contains(err.Error(), want) {
@@ -452,9 +427,7 @@ func TestErrors(t *testing.T) {
 	}
 	auto, err := xla.CompileAuto(m, func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum) },
 		xla.In(xla.Replicated()).Gives(xla.Replicated()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer auto.Close()
 	if _, err := auto.Call(float32(1)); err == nil || !strings.Contains(err.Error(), "xla.Compile") {
 		t.Errorf("with AutoSharding: %v", err)

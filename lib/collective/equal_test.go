@@ -13,6 +13,7 @@ import (
 	"gonum.org/v1/gonum/floats"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -203,17 +204,13 @@ func (s setting) test(t *testing.T) {
 	}
 	backend := devicetest.Open(t, world)
 	mesh, err := backend.Mesh(s.mesh...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	along := s.along
 	if along == nil {
 		along = mesh.AxesNames()
 	}
 	groups, err := mesh.ComputeReplicaGroups(along)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	n := len(groups[0])
 	ops := operations(n)
 	rows := 2 * n
@@ -251,9 +248,7 @@ func (s setting) test(t *testing.T) {
 	}
 	p, err := xla.Compile(mesh, everything, xla.In(xla.Shard(0, mesh.AxesNames()...)).Gives(xla.Shard(0,
 		mesh.AxesNames()...)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer p.Close()
 	devices := make([]float32, world)
 	for i := range devices {
@@ -261,15 +256,11 @@ func (s setting) test(t *testing.T) {
 	}
 	run := func(x []float64) [][]float64 {
 		out, err := p.Call(float32s(x), devices)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		all := make([][]float64, len(out))
 		for i, o := range out {
 			joined, err := o.Merge()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			all[i] = float64s(joined)
 		}
 		return all
@@ -308,13 +299,9 @@ func (s setting) test(t *testing.T) {
 		}
 		return out
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	one, err := exec.Call([]*tensors.Tensor{tensors.FromFlatDataAndDimensions(float32s(x), len(x))})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 
 	eps := epsilon(s.dtype)
 	for i, op := range ops {

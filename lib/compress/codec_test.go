@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/compress"
 	"github.com/shardbook/shardbook/lib/precision"
 )
@@ -46,7 +47,7 @@ func TestFloat(t *testing.T) {
 		got := call(t, on.backend, func(in nodes) (out nodes) {
 			for _, f := range formats {
 				codec, err := compress.Float(f)
-				noError(t, err)
+				must.Do(t, err)
 				out = append(out, roundTrip(codec)(in)...)
 			}
 			return out
@@ -95,7 +96,7 @@ func TestInt8(t *testing.T) {
 	for _, on := range platforms() {
 		for _, c := range []struct{ row, group int }{{60, 7}, {300, 64}, {1, 1}, {60, math.MaxInt / 2}} {
 			codec, err := compress.Int8(c.group)
-			noError(t, err)
+			must.Do(t, err)
 			got := call(t, on.backend, roundTrip(codec), tensor(values, len(values)/c.row, c.row))[0]
 			want := int8s(values, c.row, c.group)
 			for i := range want { // ±Inf of either sign by the same token: what matters is that it is not finite
@@ -134,7 +135,7 @@ func TestCSR(t *testing.T) {
 				codec := parse(t, "csr:0.5")
 				return graph.Bitcast(codec.Decode(codec.Encode(x), x.Shape()), dtypes.Uint32)
 			})
-			noError(t, err)
+			must.Do(t, err)
 			for _, density := range []float64{0, 0.1, 0.4, 0.5, 0.6, 1} {
 				values, some := sparse(uint64(seed), n, density), 0
 				for _, x := range values {
@@ -143,7 +144,7 @@ func TestCSR(t *testing.T) {
 					}
 				}
 				out, err := exec.Call(tensor(values, 1, n))
-				noError(t, err)
+				must.Do(t, err)
 				for i, got := range tensors.MustCopyFlatData[uint32](out[0]) {
 					if fits := 2*some <= n+1; fits && got != math.Float32bits(values[i]) || !fits &&
 						math.Float32frombits(got) == math.Float32frombits(got) {

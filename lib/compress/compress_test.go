@@ -12,6 +12,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/compress"
 	"github.com/shardbook/shardbook/lib/precision"
 )
@@ -40,7 +41,7 @@ type platform struct {
 func parse(t testing.TB, name string) compress.Codec {
 	t.Helper()
 	c, err := compress.Parse(name)
-	noError(t, err)
+	must.Do(t, err)
 	return c
 }
 
@@ -61,7 +62,7 @@ func call(t testing.TB, backend compute.Backend, f func(nodes) nodes, in ...*ten
 		}
 		return out
 	}, own...)
-	noError(t, err)
+	must.Do(t, err)
 	flat := make([][]float32, len(out))
 	for i := range out {
 		flat[i] = tensors.MustCopyFlatData[float32](out[i])
@@ -268,13 +269,5 @@ func TestCheckpoint(t *testing.T) {
 				same(t, on.name+", "+name+" under Checkpoint", got[i], want[i])
 			}
 		}
-	}
-}
-
-// noError ends the test if there is an error.
-func noError(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

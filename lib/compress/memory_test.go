@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/compress"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -21,7 +22,7 @@ import (
 func TestMemory(t *testing.T) {
 	const rows, width, layers = 1024, 64, 6
 	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
-	noError(t, err)
+	must.Do(t, err)
 	temporary := func(layer func(x, w *node) *node) int64 {
 		t.Helper()
 		p, err := xla.Compile(mesh, func(x, w *node) nodes {
@@ -32,13 +33,13 @@ func TestMemory(t *testing.T) {
 			loss := graph.ReduceAllSum(graph.Square(h))
 			return nodes{loss, graph.Gradient(loss, w)[0]}
 		}, xla.In(xla.Replicated()).Gives(xla.Replicated()))
-		noError(t, err)
+		must.Do(t, err)
 		defer p.Close()
 		x, w := tensors.FromShape(shapes.Make(dtypes.Float32, rows, width)),
 			tensors.FromShape(shapes.Make(dtypes.Float32, layers, width, width))
-		noError(t, p.Prepare(x, w))
+		must.Do(t, p.Prepare(x, w))
 		m, err := p.Memory()
-		noError(t, err)
+		must.Do(t, err)
 		return m.Temporary
 	}
 	tensor := shapes.Make(dtypes.Float32, rows, width)
@@ -75,14 +76,14 @@ func TestMesh(t *testing.T) {
 		}
 	}
 	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
-	noError(t, err)
+	must.Do(t, err)
 	p, err := xla.Compile(mesh, step("data"), xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Replicated()))
-	noError(t, err)
+	must.Do(t, err)
 	defer p.Close()
 	out, err := p.Call(x, w)
-	noError(t, err)
+	must.Do(t, err)
 	got, err := out[0].Merge()
-	noError(t, err)
+	must.Do(t, err)
 	want := call(t, devicetest.PureGo(), func(in nodes) nodes { return nodes{step("")(in[0], in[1])} }, x, w)[0]
 	for i, g := range tensors.MustCopyFlatData[float32](got) {
 		if math.Abs(float64(g-want[i])) > 1e-5*(1+math.Abs(float64(want[i]))) { // sums differ in their order

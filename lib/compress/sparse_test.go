@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/compress"
 )
 
@@ -103,7 +104,7 @@ func TestBreakEven(t *testing.T) {
 		at := compress.BreakEven(dtype.Size())
 		for _, side := range []float64{-0.001, 0.001} {
 			codec, err := compress.CSR(at + side)
-			noError(t, err)
+			must.Do(t, err)
 			if smaller := codec.Bytes(shape) < compress.Dense().Bytes(shape); smaller != (side < 0) {
 				t.Errorf("%s: %d bytes at a capacity of %g, %d dense", dtype, codec.Bytes(shape), at+side,
 					compress.Dense().Bytes(shape))

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"gonum.org/v1/gonum/floats/scalar"
 )
 
@@ -24,13 +25,13 @@ func TestLinkTime(t *testing.T) {
 			AllGather: gather, ReduceScatter: gather, AllToAll: gather, AllReduce: 2 * gather,
 			PointToPoint: float64(link.Latency) + bytes/link.Bandwidth,
 		} {
-			got := must(link.Time(op, bytes, n))(t)
+			got := must.Get(link.Time(op, bytes, n))(t)
 			if !scalar.EqualWithinAbsOrRel(float64(got), want, 1e-12, 1e-12) {
 				t.Fatalf("%s of %g bytes among %d over %+v: %v, want %v", op, bytes, n, link, float64(got), want)
 			}
 			// Without latency, nccl-tests' bus bandwidth is the link's.
 			link := Link{Bandwidth: link.Bandwidth}
-			took, factor := must(link.Time(op, bytes, n))(t), must(op.BusFactor(n))(t)
+			took, factor := must.Get(link.Time(op, bytes, n))(t), must.Get(op.BusFactor(n))(t)
 			if factor > 0 && !scalar.EqualWithinRel(bytes/float64(took)*factor, link.Bandwidth, 1e-12) {
 				t.Fatalf("%s among %d: a bus bandwidth of %v, want %v", op, n, bytes/float64(took)*factor,
 					link.Bandwidth)
@@ -49,7 +50,7 @@ func TestBusFactor(t *testing.T) {
 		{AllReduce, 8, 1.75}, {AllGather, 8, 0.875}, {ReduceScatter, 8, 0.875}, {AllToAll, 4, 0.75},
 		{PointToPoint, 2, 1}, {AllReduce, 1, 0},
 	} {
-		if got := must(c.op.BusFactor(c.n))(t); got != c.want {
+		if got := must.Get(c.op.BusFactor(c.n))(t); got != c.want {
 			t.Errorf("%s among %d: %v, want %v", c.op, c.n, got, c.want)
 		}
 	}
@@ -68,12 +69,12 @@ func TestBetween(t *testing.T) {
 						want = between
 					}
 				}
-				if got := must(c.Between(ranks, stride))(t); got != want {
+				if got := must.Get(c.Between(ranks, stride))(t); got != want {
 					t.Fatalf("%d ranks of stride %d in nodes of %d: %+v", ranks, stride, node, got)
 				}
 			}
 		}
-		if got := must(c.Between(math.MaxInt, math.MaxInt))(t); got != between {
+		if got := must.Get(c.Between(math.MaxInt, math.MaxInt))(t); got != between {
 			t.Errorf("the largest number of ranks: %+v", got)
 		}
 	}

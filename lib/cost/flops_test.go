@@ -4,6 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"gonum.org/v1/gonum/floats/scalar"
 )
 
@@ -16,7 +17,7 @@ func TestFLOPs(t *testing.T) {
 		s := Step{Sequences: 1 + random.IntN(3), Length: random.IntN(m.Context + 1), Causal: flip(random),
 			Recompute: []Recompute{Nothing, Selective, Full}[random.IntN(3)]}
 		got, err := m.FLOPs(s)
-		noError(t, err)
+		must.Do(t, err)
 		length := s.Length
 		if length == 0 {
 			length = m.Context
@@ -80,7 +81,7 @@ func TestNarayananFLOPs(t *testing.T) {
 			Nothing: model, Selective: model + 4*B*s*s*l*h, Full: 96 * B * s * l * h * h * (1 + s/(6*h) + V/(16*l*h)),
 		} {
 			step.Recompute = recompute
-			w := must(m.FLOPs(step))(t)
+			w := must.Get(m.FLOPs(step))(t)
 			if got := w.Hardware(); !scalar.EqualWithinRel(got, want, 1e-13) {
 				t.Fatalf("%+v, %+v: %g operations, want %g", m, step, got, want)
 			}
@@ -96,7 +97,7 @@ func TestTokenFLOPs(t *testing.T) {
 	random := rand.New(rand.NewPCG(11, 12))
 	for range 200 {
 		m := randomModel(random)
-		w := must(m.FLOPs(Step{Sequences: 1}))(t)
+		w := must.Get(m.FLOPs(Step{Sequences: 1}))(t)
 		others := int64(0)
 		for _, tensor := range m.Tensors() {
 			table := tensor.Part == Position || tensor.Part == Embedding && !m.Tied
@@ -114,12 +115,12 @@ func TestTokenFLOPs(t *testing.T) {
 // Brown et al. 2020, table D.1: GPT-3 175B took 3.14e23 FLOPs for 300 billion tokens by the rough count. The exact
 // count is 3% more.
 func TestGPT3FLOPs(t *testing.T) {
-	m := must(Preset("GPT-3 175B"))(t)
+	m := must.Get(Preset("GPT-3 175B"))(t)
 	forward, backward := RoughFLOPs(float64(m.Params().Total()), 300e9)
 	if got := forward + backward; !scalar.EqualWithinAbs(got, 3.14e23, 0.005e23) || backward != 2*forward {
 		t.Errorf("%g and %g operations, want 3.14e23 together", forward, backward)
 	}
-	w := must(m.FLOPs(Step{Sequences: 1}))(t)
+	w := must.Get(m.FLOPs(Step{Sequences: 1}))(t)
 	if got := w.Model() / 2048 * 300e9 / (forward + backward); got < 1.02 || got > 1.03 {
 		t.Errorf("the exact count is %g times the rough one", got)
 	}

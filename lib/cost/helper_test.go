@@ -6,13 +6,15 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // read reads a table of published numbers.
 func read[T any](t testing.TB, name string) (rows []T) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
-	noError(t, err)
+	must.Do(t, err)
 	if err := json.Unmarshal(text, &rows); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}
@@ -37,15 +39,6 @@ func message(err error) string {
 	return err.Error()
 }
 
-// must returns the value of a call, and fails the test on an error.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		noError(t, err)
-		return v
-	}
-}
-
 func flip(random *rand.Rand) bool { return random.IntN(2) == 0 }
 
 // randomModel returns a small model of any architecture.
@@ -68,12 +61,4 @@ func randomModel(random *rand.Rand) Model {
 		m.PositionRows = m.Context
 	}
 	return m
-}
-
-// noError ends the test if there is an error.
-func noError(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

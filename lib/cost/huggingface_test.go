@@ -6,6 +6,8 @@ import (
 	"strings"
 	"testing"
 	"testing/iotest"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 type hfConfig struct {
@@ -21,7 +23,7 @@ func TestReadConfig(t *testing.T) {
 			t.Errorf("%s: %v", c.Preset, err)
 			continue
 		}
-		want := must(Preset(c.Preset))(t)
+		want := must.Get(Preset(c.Preset))(t)
 		// The preset leaves out fields that have their defaults.
 		want.Name = ""
 		want.KVHeads, got.KVHeads = want.KV(), got.KV()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/gpt"
 )
 
@@ -66,7 +67,7 @@ func TestLimits(t *testing.T) {
 	m := Model{Layers: 1 << 14, Width: 1 << 20, Heads: 1 << 20, HeadWidth: 4, Hidden: 1 << 22, Vocab: 1 << 24,
 		Context: 1 << 28, PositionRows: 1 << 28, Gated: true, QKVBias: true, OutBias: true, MLPBias: true,
 		NormBias: true}
-	noError(t, m.Validate())
+	must.Do(t, m.Validate())
 	total := new(big.Int)
 	for _, tensor := range m.Tensors() {
 		size := big.NewInt(int64(tensor.Count))
@@ -103,7 +104,7 @@ func TestFromGPT(t *testing.T) {
 			c.Positions = gpt.Rotary
 		}
 		m := FromGPT(c)
-		noError(t, m.Validate())
+		must.Do(t, m.Validate())
 		tensors := m.Tensors()
 		tree := c.Params()
 		for _, spec := range tree {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"gonum.org/v1/gonum/floats/scalar"
 )
 
@@ -68,7 +69,7 @@ func TestOverlap(t *testing.T) {
 	for name, c := range comparisons {
 		for range 200 {
 			s := randomSetting(r)
-			o := must(c.of(s))(t)
+			o := must.Get(c.of(s))(t)
 			want := c.ratio(s.rates.ElementBytes, s.tokens(), float64(s.width), float64(s.layers),
 				float64(s.ranks)) * s.rates.FLOPS / s.rates.Bandwidth
 			if !scalar.EqualWithinRel(o.Ratio, want, 1e-12) ||
@@ -81,7 +82,7 @@ func TestOverlap(t *testing.T) {
 			for what, change := range changes {
 				other := s
 				change(&other)
-				same := scalar.EqualWithinRel(must(c.of(other))(t).Ratio, o.Ratio, 1e-12)
+				same := scalar.EqualWithinRel(must.Get(c.of(other))(t).Ratio, o.Ratio, 1e-12)
 				// Tripling the ranks changes (n−1)/n by at least 1/(3n), far more than the tolerance.
 				if same == c.dependsOn[what] {
 					t.Fatalf("%s: the ratio changes with %s: %v, want %v", name, what, !same,
@@ -91,7 +92,7 @@ func TestOverlap(t *testing.T) {
 			faster := s
 			faster.rates.FLOPS *= 5
 			faster.rates.Bandwidth *= 5
-			if got := must(c.of(faster))(t); !scalar.EqualWithinRel(got.Ratio, o.Ratio, 1e-12) ||
+			if got := must.Get(c.of(faster))(t); !scalar.EqualWithinRel(got.Ratio, o.Ratio, 1e-12) ||
 				!scalar.EqualWithinRel(float64(got.Computation)*5, float64(o.Computation), 1e-12) {
 				t.Fatalf("%s, both rates five times as high: %+v, before %+v", name, got, o)
 			}
@@ -111,7 +112,7 @@ func TestOverlapByHand(t *testing.T) {
 			Computation: 2 * 4096 * 4096 * 4096 / 8 / 1e15},
 		"Pipeline": {Communication: 4096 * 4096 * 2 / 1e11, Computation: 4 * 2 * 4096 * 16 * 4096 * 4096 / 1e15},
 	} {
-		got := must(comparisons[name].of(s))(t)
+		got := must.Get(comparisons[name].of(s))(t)
 		if !scalar.EqualWithinRel(float64(got.Communication), float64(want.Communication), 1e-12) ||
 			!scalar.EqualWithinRel(float64(got.Computation), float64(want.Computation), 1e-12) {
 			t.Errorf("%s: %+v, want %+v", name, got, want)

@@ -3,6 +3,8 @@ package cost
 import (
 	"math/rand/v2"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // The counts equal sums written out for each part.
@@ -10,7 +12,7 @@ func TestParams(t *testing.T) {
 	random := rand.New(rand.NewPCG(5, 6))
 	for range 1000 {
 		m := randomModel(random)
-		noError(t, m.Validate())
+		must.Do(t, m.Validate())
 		count := func(yes bool, n int) int64 {
 			if yes {
 				return int64(n)
@@ -60,7 +62,7 @@ func TestRoughBlock(t *testing.T) {
 		}
 	}
 	// Llama's hidden width is 8/3·h, rounded up to a multiple of 256: within 1% of 12h², far from 16h².
-	m := must(Preset("Llama 2 7B"))(t)
+	m := must.Get(Preset("Llama 2 7B"))(t)
 	if got := float64(m.Params().Block()) / RoughBlock(m.Width, false); got < 1 || got > 1.01 {
 		t.Errorf("a block of Llama 2 7B is %g times 12h²", got)
 	}

@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // like formats a count like a published one: with as many digits, and with M or B.
@@ -18,7 +20,7 @@ func like(printed string, count int64) string {
 // The count of every preset is the published one, exactly or to the printed digits, or the file says that it differs.
 func TestPresetCounts(t *testing.T) {
 	presets, err := readPresets()
-	noError(t, err)
+	must.Do(t, err)
 	exact := 0
 	seen := map[string]bool{}
 	for _, p := range presets {
@@ -87,7 +89,7 @@ func strict(t *testing.T, text []byte, to any) {
 	t.Helper()
 	d := json.NewDecoder(bytes.NewReader(text))
 	d.DisallowUnknownFields()
-	noError(t, d.Decode(to))
+	must.Do(t, d.Decode(to))
 }
 
 func TestPreset(t *testing.T) {

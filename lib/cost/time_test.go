@@ -4,6 +4,8 @@ import (
 	"fmt"
 	"math"
 	"testing"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // Published training times.
@@ -19,7 +21,7 @@ func TestTrainingTime(t *testing.T) {
 			forward, backward := RoughFLOPs(c.Params, c.Tokens)
 			flops = 2*forward + backward
 		}
-		took := must(TrainingTime(flops, c.Devices, c.Attained, 1))(t)
+		took := must.Get(TrainingTime(flops, c.Devices, c.Attained, 1))(t)
 		got := fmt.Sprintf("%.0f days", took/day)
 		if took > year {
 			got = fmt.Sprintf("%.0f years", took/year)
@@ -40,10 +42,10 @@ func TestUtilization(t *testing.T) {
 		Percent                 string
 		PercentWithoutAttention string `json:"percent_without_attention"`
 	}](t, "utilization.json") {
-		noError(t, c.Model.Validate())
-		peak := must(must(Accelerator(c.Accelerator))(t).PeakFLOPS("bf16"))(t)
+		must.Do(t, c.Model.Validate())
+		peak := must.Get(must.Get(Accelerator(c.Accelerator))(t).PeakFLOPS("bf16"))(t)
 		for length, want := range map[int]string{c.Model.Context: c.Percent, 0: c.PercentWithoutAttention} {
-			u := must(Utilization(c.TokensPerSecond*c.Model.TokenFLOPs(length), 1, c.Devices, peak))(t)
+			u := must.Get(Utilization(c.TokensPerSecond*c.Model.TokenFLOPs(length), 1, c.Devices, peak))(t)
 			if got := fmt.Sprintf("%.1f", 100*u); got != want {
 				t.Errorf("%s, length %d: %s%%, want %s%%", c.Source, length, got, want)
 			}
@@ -112,8 +114,8 @@ func TestHardware(t *testing.T) {
 			}
 		}
 	}
-	h := must(Accelerator("h100-sxm"))(t)
-	if peak := must(h.PeakFLOPS("bf16"))(t); peak != 989.4e12 { // NVIDIA H100 whitepaper, table 2
+	h := must.Get(Accelerator("h100-sxm"))(t)
+	if peak := must.Get(h.PeakFLOPS("bf16"))(t); peak != 989.4e12 { // NVIDIA H100 whitepaper, table 2
 		t.Errorf("H100: %g", peak)
 	}
 	_, err := h.PeakFLOPS("fp4")

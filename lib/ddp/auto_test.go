@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
@@ -24,18 +25,12 @@ func TestInGraph(t *testing.T) {
 		new   func(*xla.Mesh, train.Recipe) (*train.Run, error)
 	}{{"one device", 1, train.New}, {"SPMD", 4, ddp.NewSPMD}, {"AutoSharding", 4, ddp.NewAuto}} {
 		mesh, err := backend.Mesh(xla.Axis(train.Axis, form.world))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		run, err := form.new(mesh, recipe)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		losses = append(losses, stepped(t, run, 4, textSource(t, c, 8)))
 		report, err := run.Collectives()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		var reduced int64
 		for _, op := range report {
 			if op.Kind == xla.AllReduce {
@@ -64,9 +59,9 @@ func stepped(t *testing.T, run *train.Run, steps int, batches source) (losses []
 	t.Helper()
 	for step := range steps {
 		inputs, targets, err := batches(step)
-		check(t, err)
+		must.Do(t, err)
 		m, err := run.Step(inputs, targets)
-		check(t, err)
+		must.Do(t, err)
 		losses = append(losses, m.Loss)
 	}
 	return losses

@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -76,6 +77,6 @@ func steps(b *testing.B, backend *xla.Backend, c gpt.Config, r *trace.Recorder, 
 	b.Cleanup(func() { run.Close() })
 	return func() {
 		_, err := run.Step(context.Background(), inputs, targets)
-		check(b, err)
+		must.Do(b, err)
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomlx/compute/dtypes"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/params"
@@ -125,9 +126,7 @@ func TestHooksLoseNothing(t *testing.T) {
 		rounded float64
 	}{{"bf16", 0x1p-9}, {"fp8", 0}, {"topk:0.05", 0}, {"topk:1e-9", 0}, {"powersgd:1", 0}, {"powersgd:2", 0}} {
 		hook, err := ddp.ParseHook(test.hook)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for _, world := range worlds {
 			steps := steps
 			if test.hook == "topk:1e-9" { // one element of a bucket at a step
@@ -179,9 +178,7 @@ func TestHooksCompress(t *testing.T) {
 		"PowerSGD:999": 4 * n,
 	} {
 		hook, err := ddp.ParseHook(name)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		_, got := exchange(t, 3, 2, hook, buckets,
 			func(rank, step int, _ []float32) []float32 { return noise(n, rank, step) })
 		if got != want {

@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
@@ -17,7 +18,7 @@ import (
 func TestBucketMemory(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 64, Heads: 2, Seq: 8, Vocab: 256}
 	ledger, err := memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Parallelism: memest.Parallelism{Data: 2}})
-	check(t, err)
+	must.Do(t, err)
 	of := ledger.Largest().Of
 	for _, limit := range []int64{1, 150_000, ddp.DefaultBucketBytes} {
 		backend := devicetest.OpenOwn(t, 2)
@@ -34,6 +35,6 @@ func TestBucketMemory(t *testing.T) {
 			t.Errorf("buckets of %d bytes: a rank holds %d bytes, its state and its gradients are %d", limit, held,
 				want)
 		}
-		check(t, run.Close())
+		must.Do(t, run.Close())
 	}
 }

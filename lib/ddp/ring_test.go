@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/plan"
@@ -20,7 +21,7 @@ func loads(t *testing.T, world int, o ddp.Options) []plan.Load {
 	t.Helper()
 	backend := devicetest.Open(t, 8)
 	loads := make([]plan.Load, world)
-	check(t, group.Run(context.Background(), world, func(ctx context.Context, inner group.Group) error {
+	must.Do(t, group.Run(context.Background(), world, func(ctx context.Context, inner group.Group) error {
 		g := group.Count(inner)
 		rank, err := ddp.Join(ctx, g, backend, g.Rank(), train.Recipe{Model: toy.Model(false),
 			Optimizer: optim.SGD(0.1)}, o)
@@ -66,7 +67,7 @@ func TestRingBytes(t *testing.T) {
 		}
 	}
 	ring, err := plan.New(plan.AllReduce, plan.Ring, 3)
-	check(t, err)
+	must.Do(t, err)
 	own, named := loads(t, 3, ddp.Options{Hook: ddp.ByPlan(ring)}),
 		loads(t, 3, ddp.Options{Hook: ddp.ByPlan(plan.Ring)})
 	if !slices.Equal(own, named) || own[0].Messages == 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
@@ -31,13 +32,9 @@ func trained(t *testing.T, backend *xla.Backend, recipe train.Recipe, world, ste
 	*train.Run) {
 	t.Helper()
 	mesh, err := backend.Mesh(xla.Axis("data", world))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	run, err := ddp.NewSPMD(mesh, recipe)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return stepped(t, run, steps, batches), run
 }
 
@@ -99,23 +96,15 @@ func (row) Loss(p params.Nodes, x, _ *graph.Node) *graph.Node {
 // TestOverflowOnOneDevice has one device whose gradients are not finite: all of them leave the step out.
 func TestOverflowOnOneDevice(t *testing.T) {
 	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis(train.Axis, 2))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	policy, err := precision.ParsePolicy("fp32")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	policy.Scaling = precision.Dynamic()
 	run, err := ddp.NewSPMD(mesh, train.Recipe{Model: row{}, Optimizer: optim.SGD(1), Precision: policy})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	step := func(x [][]float32) train.Metrics {
 		m, err := run.Step(tensors.FromValue(x), tensors.FromValue(x))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		return m
 	}
 	inf := float32(math.Inf(1))
@@ -135,9 +124,7 @@ func TestOverflowOnOneDevice(t *testing.T) {
 func parameters(t *testing.T, run *train.Run, device int) []*tensors.Tensor {
 	t.Helper()
 	values, err := run.Params(device)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return values
 }
 
@@ -171,13 +158,9 @@ func TestStepFreesTheOldState(t *testing.T) {
 func TestErrors(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	mesh, err := backend.Mesh(xla.Axis("data", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	other, err := backend.Mesh(xla.Axis("tensor", 4))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if _, err := ddp.NewSPMD(other, adamW(tiny)); err == nil || !strings.Contains(err.Error(), "tensor") {
 		t.Errorf("a mesh without the axis: %v", err)
 	}
@@ -194,17 +177,11 @@ func TestErrors(t *testing.T) {
 		t.Error("a negative learning rate: no error")
 	}
 	run, err := ddp.NewSPMD(mesh, adamW(tiny))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	batches, err := gpt.Reference().Batches(tiny, 6)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	inputs, targets, err := batches.Step(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if _, err := run.Step(inputs, targets); err == nil || !strings.Contains(err.Error(), "divisible") {
 		t.Errorf("6 rows on 4 devices: %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -36,21 +37,14 @@ func toySource(rows int) source {
 func textSource(t *testing.T, c gpt.Config, rows int) source {
 	t.Helper()
 	batches, err := gpt.Reference().Batches(c, rows)
-	check(t, err)
+	must.Do(t, err)
 	return batches.Step
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 func start(t testing.TB, backend *xla.Backend, r train.Recipe, devices int, o ddp.Options) train.Trainer {
 	t.Helper()
 	run, err := ddp.New(context.Background(), backend, r, devices, o)
-	check(t, err)
+	must.Do(t, err)
 	return run
 }
 
@@ -65,9 +59,9 @@ func learn(t testing.TB, run stepper, steps int, batches source) (all []train.Me
 	t.Helper()
 	for range steps {
 		inputs, targets, err := batches(run.Steps())
-		check(t, err)
+		must.Do(t, err)
 		m, err := run.Step(context.Background(), inputs, targets)
-		check(t, err)
+		must.Do(t, err)
 		all = append(all, m)
 	}
 	return all
@@ -76,8 +70,8 @@ func learn(t testing.TB, run stepper, steps int, batches source) (all []train.Me
 func ended(t testing.TB, run train.Trainer) traintest.Named {
 	t.Helper()
 	named, err := run.Params(context.Background())
-	check(t, err)
-	check(t, run.Close())
+	must.Do(t, err)
+	must.Do(t, run.Close())
 	return named
 }
 
@@ -137,7 +131,7 @@ func TestForms(t *testing.T) {
 						}
 					}
 					sent, err := run.Traffic()
-					check(t, err)
+					must.Do(t, err)
 					times := int64(1)
 					if o.EachMicroBatch {
 						times = 2
@@ -186,7 +180,7 @@ func TestRules(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	for _, name := range optim.Names() {
 		rule, err := optim.Parse(name, 0.01)
-		check(t, err)
+		must.Do(t, err)
 		r := train.Recipe{Model: toy.Layers(2, false), Optimizer: rule}
 		want, _ := traintest.Alone(t, backend, r, 3, func(i int) (*tensors.Tensor, *tensors.Tensor) {
 			return toy.Batch(i, 8)
@@ -207,10 +201,10 @@ func TestPrecisions(t *testing.T) {
 	const steps = 24
 	backend := devicetest.Open(t, 2)
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, 2))
-	check(t, err)
+	must.Do(t, err)
 	for _, name := range []string{"bf16", "fp16", "bf16-pure", "fp16-pure"} {
 		policy, err := precision.ParsePolicy(name)
-		check(t, err)
+		must.Do(t, err)
 		scaled := policy.Scaling != precision.Scaling{}
 		if scaled {
 			policy.Scaling.Initial = 1 << 22
@@ -218,14 +212,14 @@ func TestPrecisions(t *testing.T) {
 		recipe := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1), Precision: policy, Clip: 1}
 		run := start(t, backend, recipe, 2, ddp.Options{})
 		got := learn(t, run, steps, toySource(4))
-		check(t, run.Close())
+		must.Do(t, run.Close())
 		one, err := ddp.NewSPMD(mesh, recipe)
-		check(t, err)
+		must.Do(t, err)
 		skipped, scale := 0, 0.0
 		for i, m := range got {
 			inputs, targets := toy.Batch(i, 4)
 			want, err := one.Step(inputs, targets)
-			check(t, err)
+			must.Do(t, err)
 			if m.Skipped {
 				skipped++
 			}
@@ -290,7 +284,7 @@ func TestLocalSGD(t *testing.T) {
 	r := train.Recipe{Model: m, Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}, Clip: 0.1}
 	batch := func(i int) (*tensors.Tensor, *tensors.Tensor) {
 		inputs, targets := toy.Batch(i, rows*world)
-		check(t, tensors.MutableFlatData(targets, func(flat []float32) {
+		must.Do(t, tensors.MutableFlatData(targets, func(flat []float32) {
 			for k := range flat[len(flat)/2:] {
 				flat[len(flat)/2+k] *= 100
 			}
@@ -309,9 +303,9 @@ func TestLocalSGD(t *testing.T) {
 	for i := range 2 {
 		inputs, targets := batch(i)
 		_, err := run.Step(context.Background(), inputs, targets)
-		check(t, err)
+		must.Do(t, err)
 		sent, err := run.Traffic()
-		check(t, err)
+		must.Do(t, err)
 		if want := int64(i) * 2 * m.Params().Bytes(); sent[ddp.BetweenRanks] != want {
 			t.Errorf("step %d: a rank sends %v bytes, want %d", i, sent, want)
 		}
@@ -349,15 +343,15 @@ func TestResume(t *testing.T) {
 		dir := t.TempDir()
 		run := start(t, backend, r, world, c.from)
 		learn(t, run, at, toySource(rows))
-		check(t, run.Save(ctx, dir, nil, 1))
+		must.Do(t, run.Save(ctx, dir, nil, 1))
 		if c.from.Hook != nil { // what the hook has kept until then is in no checkpoint
 			learn(t, run, 1, toySource(rows))
-			check(t, run.Load(ctx, traintest.Last(t, dir)))
+			must.Do(t, run.Load(ctx, traintest.Last(t, dir)))
 		}
 		learn(t, run, end-at, toySource(rows))
 		want := ended(t, run)
 		again := start(t, backend, r, world, c.to)
-		check(t, again.Load(ctx, traintest.Last(t, dir)))
+		must.Do(t, again.Load(ctx, traintest.Last(t, dir)))
 		if again.Steps() != at {
 			t.Errorf("%s: %d steps are loaded, want %d", name, again.Steps(), at)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // Which calls cuDNN supports, as far as this can be tested without a GPU.
@@ -47,9 +48,7 @@ func TestCuDNNRule(t *testing.T) {
 			}
 			return zeros(1, 1)
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		exec.MustCall()
 	}
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/flash"
 	"github.com/shardbook/shardbook/lib/flash/internal/kernel"
@@ -30,7 +31,7 @@ func together(backend compute.Backend, problems []problem, build func(p problem,
 	for _, p := range problems {
 		args = append(args, p.args()...)
 	}
-	out := must(devicetest.CallOn(backend, func(in nodes) (all nodes) {
+	out := must.Value(devicetest.CallOn(backend, func(in nodes) (all nodes) {
 		for _, p := range problems {
 			n := len(p.args())
 			all, in = append(all, build(p, in[:n])...), in[n:]
@@ -222,7 +223,7 @@ func TestSubnormals(t *testing.T) {
 		}
 	})
 	for _, engine := range []flash.Implementation{flash.CPU, flash.Blocks} {
-		out := must(devicetest.Call(func(in []*node) []*node {
+		out := must.Value(devicetest.Call(func(in []*node) []*node {
 			return nodes{flash.Attention(in[0], in[0], in[0], flash.Options{Implementation: engine})}
 		}, v))
 		if got := tensors.MustCopyFlatData[float16.Float16](out[0]); !slices.Equal(got,
@@ -235,7 +236,7 @@ func TestSubnormals(t *testing.T) {
 // NaN inputs give NaN, not the zeros of a query that sees no key.
 func TestNaN(t *testing.T) {
 	for _, engine := range []flash.Implementation{flash.CPU, flash.Blocks} {
-		out := must(devicetest.Call(func(in []*node) []*node {
+		out := must.Value(devicetest.Call(func(in []*node) []*node {
 			o := flash.Options{Implementation: engine}
 			return nodes{flash.Attention(in[0], in[0], in[0], o), flash.Attend(in[0], in[0], in[0], o).D}
 		}, tensors.FromFlatDataAndDimensions([]float32{float32(math.NaN()), 1, 2, 3}, 1, 2, 1, 2)))
@@ -297,19 +298,17 @@ func TestPartial(t *testing.T) {
 // memoryOf returns the compiled temporary memory of causal attention and its gradients.
 func memoryOf(t *testing.T, b *xla.Backend, tokens int, engine flash.Implementation) int64 {
 	t.Helper()
-	mesh := must(b.Mesh(xla.Axis("data", 1)))
+	mesh := must.Value(b.Mesh(xla.Axis("data", 1)))
 	r := xla.Replicated()
-	program := must(xla.Compile(mesh, func(in nodes) nodes {
+	program := must.Value(xla.Compile(mesh, func(in nodes) nodes {
 		o := flash.Causal()
 		o.Implementation = engine
 		return graph.Gradient(graph.ReduceAllSum(flash.Attention(in[0], in[1], in[2], o)), in...)
 	}, xla.In(r, r, r).Gives(r, r, r)))
 	defer program.Close()
 	x := tensors.FromShape(shapes.Make(dtypes.Float32, 1, tokens, 8, 64))
-	if err := program.Prepare(x, x, x); err != nil {
-		t.Fatal(err)
-	}
-	memory := must(program.Memory())
+	must.Do(t, program.Prepare(x, x, x))
+	memory := must.Value(program.Memory())
 	return memory.Temporary
 }
 
@@ -332,7 +331,7 @@ func TestSharded(t *testing.T) {
 	p.fill(rand.New(rand.NewPCG(9, 2)), 1)
 	exact := p.exact()
 	backend := devicetest.Open(t, 4)
-	mesh := must(backend.Mesh(xla.Axis("model", 4)))
+	mesh := must.Value(backend.Mesh(xla.Axis("model", 4)))
 	for _, axis := range []int{0, 2} {
 		for _, auto := range []bool{false, true} {
 			shard := xla.Shard(axis, "model")
@@ -342,9 +341,7 @@ func TestSharded(t *testing.T) {
 			if auto {
 				program, err = xla.CompileAuto(mesh, build, layout)
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			defer program.Close()
 			args := p.args()
 			out, err := program.Call(args[0], args[1], args[2], args[3])
@@ -353,14 +350,14 @@ func TestSharded(t *testing.T) {
 			}
 			merged := make([]*tensors.Tensor, len(out))
 			for i, o := range out {
-				merged[i] = must(o.Merge())
+				merged[i] = must.Value(o.Merge())
 			}
 			for i, off := range toResult(merged).errors(exact) {
 				if !(off <= 2e-5) {
 					t.Errorf("axis %d, auto %v: error of %s %g", axis, auto, resultNames[i], off)
 				}
 			}
-			report := must(program.Collectives())
+			report := must.Value(program.Collectives())
 			if len(report) > 0 {
 				t.Errorf("axis %d, auto %v: want no collectives, got\n%v", axis, auto, report)
 			}

@@ -327,10 +327,3 @@ func (r result) errors(want result) (worst [5]float64) {
 	return worst
 }
 
-// must returns x, and panics with an error.
-func must[T any](x T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return x
-}

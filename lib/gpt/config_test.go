@@ -9,6 +9,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/params"
@@ -106,7 +107,7 @@ func TestPublishedSizes(t *testing.T) {
 
 func TestInit(t *testing.T) {
 	c := gpt.ReferenceConfig()
-	w := must(c.Init())
+	w := must.Value(c.Init())
 	tree := c.Params()
 	want := plainInit(tree)
 	for k, s := range tree {
@@ -231,7 +232,7 @@ func TestParallelShares(t *testing.T) {
 			4 * (3*(2*(2*8)+8) + 2*(2*2*2*8))}, // and each key head, and head of values, two wide, twice
 	} {
 		m := gpt.Parallel{Config: c.config, Tensor: tensor.Group{Axis: "t"}}
-		shards := must(m.Shards(sizes(map[string]int{"t": 4})))
+		shards := must.Value(m.Shards(sizes(map[string]int{"t": 4})))
 		tree := m.Params()
 		local := slices.Clone(tree)
 		for i, s := range tree {

@@ -18,6 +18,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/gpt"
 )
 
@@ -27,12 +28,8 @@ func write(t *testing.T, files map[string]string) string {
 	dir := t.TempDir()
 	for name, text := range files {
 		name = filepath.Join(dir, name)
-		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(name, []byte(text), 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, os.MkdirAll(filepath.Dir(name), 0o755))
+		must.Do(t, os.WriteFile(name, []byte(text), 0o644))
 	}
 	return dir
 }
@@ -65,15 +62,9 @@ func TestReadCorpus(t *testing.T) {
 		}
 	}
 	special := t.TempDir()
-	if err := syscall.Mkfifo(filepath.Join(special, "pipe"), 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.WriteFile(filepath.Join(special, "sparse"), nil, 0o644); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Truncate(filepath.Join(special, "sparse"), 100e9); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, syscall.Mkfifo(filepath.Join(special, "pipe"), 0o644))
+	must.Do(t, os.WriteFile(filepath.Join(special, "sparse"), nil, 0o644))
+	must.Do(t, os.Truncate(filepath.Join(special, "sparse"), 100e9))
 	for path, want := range map[string]string{
 		filepath.Join(dir, "none"):       "no such file",
 		filepath.Join(dir, "empty"):      "is empty",
@@ -92,7 +83,7 @@ func TestReadCorpus(t *testing.T) {
 }
 
 func TestGoSource(t *testing.T) {
-	all := must(gpt.GoSource())
+	all := must.Value(gpt.GoSource())
 	if len(all.Text) < 10<<20 {
 		t.Errorf("%d bytes: Go's standard library has more than 10 MiB", len(all.Text))
 	}
@@ -111,7 +102,7 @@ func TestGoSource(t *testing.T) {
 			t.Errorf("contains %q: %v, want %v", text, got, want)
 		}
 	}
-	again := must(gpt.GoSource(gpt.Limit(1<<20 + 1)))
+	again := must.Value(gpt.GoSource(gpt.Limit(1<<20 + 1)))
 	if !bytes.Equal(again.Text, all.Text[:1<<20+1]) {
 		t.Error("a limited text is not the beginning of the whole")
 	}
@@ -121,7 +112,7 @@ func TestGoSource(t *testing.T) {
 func TestGoSourceFindsGoCommand(t *testing.T) {
 	old := build.Default.GOROOT
 	defer func() { build.Default.GOROOT = old }()
-	want := must(gpt.GoSource(gpt.Limit(1 << 16)))
+	want := must.Value(gpt.GoSource(gpt.Limit(1 << 16)))
 	for _, root := range []string{"", t.TempDir()} {
 		build.Default.GOROOT = root
 		got, err := gpt.GoSource(gpt.Limit(1 << 16))
@@ -180,7 +171,7 @@ func TestEpochsCoverTheText(t *testing.T) {
 			const seq = 5
 			text := numbered(size)
 			corpus := gpt.Corpus{Name: "numbered", Text: text, Seed: uint64(size)}
-			b := must(corpus.Batches(gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: seq, Vocab: 256}, batch))
+			b := must.Value(corpus.Batches(gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: seq, Vocab: 256}, batch))
 			want := make(map[string]bool) // the windows, each with its last target
 			for at := 0; at < size-1; at += seq {
 				from := min(at, size-1-seq)
@@ -189,9 +180,7 @@ func TestEpochsCoverTheText(t *testing.T) {
 			var drawn []string
 			for step := 0; len(drawn) < 3*len(want); step++ {
 				in, out, err := b.Step(step)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				ins, outs := rows(in), rows(out)
 				for r := range ins {
 					if ins[r][1:] != outs[r][:seq-1] {
@@ -225,13 +214,11 @@ func TestRanksShareTheBatch(t *testing.T) {
 	config := gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: 7, Vocab: 256}
 	for _, corpus := range []gpt.Corpus{gpt.Reference(), {Name: "numbered", Text: numbered(1000)}} {
 		for _, batch := range []int{12, 16, 40} {
-			b := must(corpus.Batches(config, batch))
+			b := must.Value(corpus.Batches(config, batch))
 			for world := 1; world <= 8; world++ {
 				for step := range 5 {
 					wantIn, wantOut, err := b.Step(step)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, err)
 					var in, out []string
 					for rank := range world {
 						i, o, err := b.Rank(step, rank, world)
@@ -241,9 +228,7 @@ func TestRanksShareTheBatch(t *testing.T) {
 							}
 							continue
 						}
-						if err != nil {
-							t.Fatal(err)
-						}
+						must.Do(t, err)
 						in, out = append(in, rows(i)...), append(out, rows(o)...)
 					}
 					if batch%world == 0 && (!slices.Equal(in, rows(wantIn)) || !slices.Equal(out, rows(wantOut))) {
@@ -260,11 +245,9 @@ func TestSeedsDiffer(t *testing.T) {
 	config := gpt.Config{Layers: 1, Width: 1, Heads: 1, Seq: 4, Vocab: 256}
 	orders := make(map[string]uint64)
 	for seed := range uint64(20) {
-		b := must(gpt.Corpus{Text: numbered(400), Seed: seed}.Batches(config, 100))
+		b := must.Value(gpt.Corpus{Text: numbered(400), Seed: seed}.Batches(config, 100))
 		in, _, err := b.Step(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		order := fmt.Sprint(rows(in))
 		if other, ok := orders[order]; ok {
 			t.Errorf("seeds %d and %d give the same order", other, seed)
@@ -280,12 +263,10 @@ func TestReferenceBatches(t *testing.T) {
 		{Layers: 1, Width: 1, Heads: 1, Seq: 1000, Vocab: 128}, // longer than the text
 	} {
 		for _, batch := range []int{1, 5, 16} {
-			b := must(gpt.Reference().Batches(c, batch))
+			b := must.Value(gpt.Reference().Batches(c, batch))
 			for _, step := range []int{0, 1, 77} {
 				in, out, err := b.Step(step)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				wantIn, wantOut := plainBatch(c, batch, step)
 				if !in.Equal(tensors.FromValue(wantIn)) || !out.Equal(tensors.FromValue(wantOut)) {
 					t.Errorf("%+v, batch %d, step %d: not the reference's", c, batch, step)
@@ -319,7 +300,7 @@ func TestBatchesRefuse(t *testing.T) {
 		_, err := c.corpus.Batches(c.config, c.batch)
 		refused(t, c.corpus.Name, err, c.want)
 	}
-	b := must(text.Batches(good, 2))
+	b := must.Value(text.Batches(good, 2))
 	for _, c := range []struct {
 		step, rank, world int
 		want              string
@@ -354,7 +335,7 @@ func TestNextLogits(t *testing.T) {
 	w, plain := randomModel(c, random)
 	row := randomTokens(random, 1, c.Seq, c.Vocab)
 	for _, last := range []int32{0, 3, 5} {
-		out := must(call(func(in []*graph.Node) []*graph.Node {
+		out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 			n := len(w)
 			return []*graph.Node{c.NextLogits(c.Params().Nodes(in[:n]), in[n], in[n+1])}
 		}, append(slices.Clone(w), tensors.FromValue(row), tensors.FromScalar(last))...))

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -17,7 +18,7 @@ import (
 func ExampleConfig_Params() {
 	config := gpt.ReferenceConfig()
 	tree := config.Params()
-	block := must(tree.Under(gpt.BlockName(0)))
+	block := must.Value(tree.Under(gpt.BlockName(0)))
 	for _, spec := range block {
 		fmt.Println(spec)
 	}
@@ -41,31 +42,31 @@ func ExampleConfig_Params() {
 // Four devices train a model together: pairs by tensor parallelism, and the two pairs by sequence parallelism, passing
 // keys and values around a ring. Each device has half of the matrices, and a quarter of the tokens between layers.
 func ExampleParallel() {
-	backend := must(xla.Open(xla.Devices(4), xla.Plugin("cpu")))
+	backend := must.Value(xla.Open(xla.Devices(4), xla.Plugin("cpu")))
 	defer backend.Close()
-	mesh := must(backend.Mesh(xla.Axis(training.Axis, 1), xla.Axis("ring", 2), xla.Axis("tensor", 2)))
+	mesh := must.Value(backend.Mesh(xla.Axis(training.Axis, 1), xla.Axis("ring", 2), xla.Axis("tensor", 2)))
 	config := gpt.Config{Layers: 1, Width: 32, Heads: 4, Seq: 32, Vocab: 256}
 	model := gpt.Parallel{
 		Config:   config,
 		Tensor:   tensor.Group{Axis: "tensor", Sequence: true},
 		Sequence: sequence.Group{Ring: "ring", Placement: sequence.Zigzag},
 	}
-	run := must(ddp.NewSPMD(mesh, training.Recipe{Model: model, Optimizer: optim.AdamW(5e-3)}))
+	run := must.Value(ddp.NewSPMD(mesh, training.Recipe{Model: model, Optimizer: optim.AdamW(5e-3)}))
 	defer run.Close()
-	batches := must(gpt.Reference().Batches(config, 8))
+	batches := must.Value(gpt.Reference().Batches(config, 8))
 	for run.Steps() < 41 {
 		inputs, targets, err := batches.Step(run.Steps())
 		if err != nil {
 			log.Fatal(err)
 		}
-		metrics := must(run.Step(inputs, targets))
+		metrics := must.Value(run.Step(inputs, targets))
 		if done := run.Steps(); done%20 == 1 {
 			fmt.Printf("step %2d: loss %.1f\n", done, metrics.Loss)
 		}
 	}
 	fmt.Println(model.Params().Bytes(), "bytes of parameters,", run.BytesPerDevice()["parameters"],
 		"of them on each device")
-	report := must(run.Collectives())
+	report := must.Value(run.Collectives())
 	fmt.Println("a step:", report.Of(xla.AllGather).Count, "all-gathers,", report.Of(xla.ReduceScatter).Count,
 		"reduce-scatters,", report.Of(xla.Permute).Count, "permutes")
 	// Output:

@@ -15,6 +15,7 @@ import (
 	"gonum.org/v1/gonum/floats/scalar"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/noise"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -81,7 +82,7 @@ func testGradients(t *testing.T, c gpt.Config) {
 	w, plain := randomModel(c, random)
 	tokens, targets := randomTokens(random, 2, c.Seq, c.Vocab), randomTokens(random, 2, c.Seq, c.Vocab)
 	tree := c.Params()
-	grads := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	grads := must.Value(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		n := len(tree)
 		return graph.Gradient(c.Loss(tree.Nodes(in[:n]), in[n], in[n+1]), in[:n]...)
 	}, append(w, tensors.FromValue(tokens), tensors.FromValue(targets))...))
@@ -115,9 +116,7 @@ func TestCrossEntropyShapes(t *testing.T) {
 			}
 			continue
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		// With equal logits all 5 tokens are equally likely: ln 5 nats.
 		if got := tensors.ToScalar[float32](out[0]); !scalar.EqualWithinAbs(float64(got), math.Log(5), 1e-6) {
 			t.Errorf("loss %g, want ln 5", got)
@@ -139,7 +138,7 @@ func TestGraphPanics(t *testing.T) {
 		{"no batch axis", []int32{1, 2}, "", "use (B,T)"},
 		{"parameter missing", [][]int32{{1, 2}}, "h0.up.b", `no value for "h0.up.b"`},
 	} {
-		tokens := must(tensors.FromAnyValue(c2.tokens))
+		tokens := must.Value(tensors.FromAnyValue(c2.tokens))
 		_, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			p := c.Params().Nodes(in[:len(in)-1])
 			delete(p, c2.drop)
@@ -159,7 +158,7 @@ func TestHalfPrecision(t *testing.T) {
 	tree := c.Params()
 	want, wantGrads := plain.loss(tokens, targets), plain.gradient(tree, tokens, targets)
 	for dtype, bound := range map[dtypes.DType]float64{dtypes.BFloat16: 0.04, dtypes.Float16: 0.005} {
-		out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		out := must.Value(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			n := len(tree)
 			cast := precision.Cast(in[:n], dtype)
 			p := tree.As(dtype).Nodes(cast)
@@ -205,7 +204,7 @@ func TestSumsOverPositions(t *testing.T) {
 		rows[i] = make([]int32, c.Seq)
 	}
 	grads := func(dtype dtypes.DType) []*tensors.Tensor {
-		out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		out := must.Value(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			n := len(tree)
 			cast := precision.Cast(in[:n], dtype)
 			loss := c.Loss(tree.As(dtype).Nodes(cast), in[n], in[n])
@@ -226,7 +225,7 @@ func TestSumsOverPositions(t *testing.T) {
 // Attention over many equal keys returns their value, also where the sum of all values would overflow.
 func TestHalfAttentionDoesNotOverflow(t *testing.T) {
 	const n = 4096
-	out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	out := must.Value(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		g := in[0].Graph()
 		zero := graph.Zeros(g, shapes.Make(dtypes.Float16, 1, n, 1, 1))
 		v := graph.AddScalar(zero, 20)
@@ -241,12 +240,12 @@ func TestHalfAttentionDoesNotOverflow(t *testing.T) {
 // learn returns the loss before each of the first updates of a run on the reference text.
 func learn(t *testing.T, c gpt.Config, batch, steps int, rule optim.Optimizer) []float64 {
 	t.Helper()
-	batches := must(gpt.Reference().Batches(c, batch))
-	w := must(c.Init())
+	batches := must.Value(gpt.Reference().Batches(c, batch))
+	w := must.Value(c.Init())
 	tree := c.Params()
-	states := must(params.Zeros(optim.States(rule, tree)))
+	states := must.Value(params.Zeros(optim.States(rule, tree)))
 	n, k := len(w), len(states)
-	step := must(graph.NewExec(devicetest.One(), func(in []*graph.Node) []*graph.Node {
+	step := must.Value(graph.NewExec(devicetest.One(), func(in []*graph.Node) []*graph.Node {
 		w, states, in := in[:n], in[n:n+k], in[n+k:]
 		loss := c.Loss(tree.Nodes(w), in[1], in[2])
 		w, states = optim.Apply(rule, tree, w, graph.Gradient(loss, w...), states, in[0])
@@ -256,10 +255,8 @@ func learn(t *testing.T, c gpt.Config, batch, steps int, rule optim.Optimizer) [
 	var losses []float64
 	for s := range steps {
 		inputs, targets, err := batches.Step(s)
-		if err != nil {
-			t.Fatal(err)
-		}
-		out := must(step.Call(slices.Concat(w, states, []*tensors.Tensor{tensors.FromScalar(int32(s + 1)), inputs,
+		must.Do(t, err)
+		out := must.Value(step.Call(slices.Concat(w, states, []*tensors.Tensor{tensors.FromScalar(int32(s + 1)), inputs,
 			targets})))
 		w, states = out[:n], out[n:n+k]
 		losses = append(losses, float64(tensors.ToScalar[float32](out[n+k])))
@@ -299,7 +296,7 @@ func TestChain(t *testing.T) {
 		if i&8 != 0 {
 			c.Norm, c.NoBias = gpt.RMSNorm, true
 		}
-		m := must(c.Chain())
+		m := must.Value(c.Chain())
 		if err := m.Validate(); err != nil {
 			t.Error(err)
 		}
@@ -311,9 +308,9 @@ func TestChain(t *testing.T) {
 			p, x, y := c.Params().Nodes(in[:n]), in[n], in[n+1]
 			return []*graph.Node{m.Loss(p, x, y), c.Loss(p, x, y)}
 		}
-		values := must(m.Init())
+		values := must.Value(m.Init())
 		x, y := tensors.FromValue([][]int32{{0, 1, 2, 3}}), tensors.FromValue([][]int32{{1, 2, 3, 4}})
-		loss := must(devicetest.CallOn(devicetest.PureGo(), both, append(values, x, y)...))
+		loss := must.Value(devicetest.CallOn(devicetest.PureGo(), both, append(values, x, y)...))
 		if got, want := loss[0].Value(), loss[1].Value(); got != want {
 			t.Errorf("%+v: loss %v, the full model's is %v", c, got, want)
 		}
@@ -323,7 +320,7 @@ func TestChain(t *testing.T) {
 // TestCheckBatch checks tokens that are not in the vocabulary.
 func TestCheckBatch(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 8, Heads: 2, Seq: 3, Vocab: 11}
-	blocks := must(c.Chain())
+	blocks := must.Value(c.Chain())
 	good := [][]int32{{0, 1, 2}, {8, 9, 10}}
 	for name, b := range map[string]struct {
 		inputs, targets any
@@ -359,7 +356,7 @@ func dropped(t *testing.T, c gpt.Config, rows int, key, row uint32) []float32 {
 		flat := slices.Repeat([]float32{1}, rows*c.Width)
 		return tensors.FromFlatDataAndDimensions(flat, rows, c.Width)
 	}
-	out := must(call(func(in []*graph.Node) []*graph.Node {
+	out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 		p := map[string]*graph.Node{"tok": in[0], "pos": in[1]}
 		return []*graph.Node{c.Embed(p, in[2], &gpt.Noise{Key: in[3], Row: in[4]})}
 	}, ones(c.Vocab), ones(c.Seq), tensors.FromValue(tokens), tensors.FromScalar(key), tensors.FromScalar(row)))
@@ -371,7 +368,7 @@ func TestDropout(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 64, Heads: 1, Seq: 32, Vocab: 3, Dropout: 0.3}
 	const rows, key = 8, 12345
 	got := dropped(t, c, rows, key, 0)
-	out := must(call(func(in []*graph.Node) []*graph.Node {
+	out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{noise.Bits(in[0], 0, nil, rows, c.Seq, c.Width)}
 	}, tensors.FromScalar(uint32(key))))
 	bits := tensors.MustCopyFlatData[uint32](out[0])
@@ -416,7 +413,7 @@ func TestNoisyLoss(t *testing.T) {
 			flat := tensors.MustCopyFlatData[float32](w[up])
 			flat[3] += change
 			w[up] = tensors.FromFlatDataAndDimensions(flat, tree[up].Shape.Dimensions...)
-			out := must(call(func(in []*graph.Node) []*graph.Node {
+			out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 				n := len(tree)
 				p := tree.Nodes(in[:n])
 				noisy := c.NoisyLoss(p, in[n], in[n+1], in[n+2], graph.ZerosLike(in[n+2]))

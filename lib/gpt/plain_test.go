@@ -250,10 +250,3 @@ func refused(t *testing.T, what any, err error, want string) {
 	}
 }
 
-// must returns x, and panics with an error.
-func must[T any](x T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return x
-}

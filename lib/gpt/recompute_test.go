@@ -12,6 +12,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/recompute"
@@ -55,22 +56,22 @@ func argsOf(c gpt.Config, random *rand.Rand, batch int) []*tensors.Tensor {
 
 // asWritten returns the gradients and the loss on the backend that runs operations as written.
 func asWritten(c gpt.Config, args []*tensors.Tensor) []*tensors.Tensor {
-	return must(devicetest.CallOn(devicetest.WithBarriers(), gradients(c), args...))
+	return must.Value(devicetest.CallOn(devicetest.WithBarriers(), gradients(c), args...))
 }
 
 // onXLA returns them on a device, and XLA's temporary memory.
 func onXLA(c gpt.Config, args []*tensors.Tensor) (results []*tensors.Tensor, temporary int64) {
-	mesh := must(devicetest.One().Mesh(xla.Axis("data", 1)))
-	p := must(xla.Compile(mesh, gradients(c), xla.In(xla.Replicated()).Gives(xla.Replicated())))
+	mesh := must.Value(devicetest.One().Mesh(xla.Axis("data", 1)))
+	p := must.Value(xla.Compile(mesh, gradients(c), xla.In(xla.Replicated()).Gives(xla.Replicated())))
 	defer p.Close()
 	var in []any
 	for _, x := range args {
-		in = append(in, must(x.LocalClone()))
+		in = append(in, must.Value(x.LocalClone()))
 	}
-	for _, o := range must(p.Call(in...)) {
-		results = append(results, must(o.Shards()[0].LocalClone()))
+	for _, o := range must.Value(p.Call(in...)) {
+		results = append(results, must.Value(o.Shards()[0].LocalClone()))
 	}
-	return results, must(p.Memory()).Temporary
+	return results, must.Value(p.Memory()).Temporary
 }
 
 // flat returns the elements of all tensors.
@@ -123,7 +124,7 @@ func TestRecomputedProducts(t *testing.T) {
 	}
 	for _, policy := range tried {
 		c.Recompute = policy
-		plan := must(policy.Plan(c.Layers))
+		plan := must.Value(policy.Plan(c.Layers))
 		got, pairs := products(c)
 		count := func(recomputed bool, times int) int { // in the forward and the backward pass
 			if recomputed {
@@ -238,9 +239,7 @@ func TestCompress(t *testing.T) {
 		random := rand.New(rand.NewPCG(41, 42)) // each case has its own, or its weights would be of the map's order
 		args := argsOf(c, random, 2)
 		run := func(c gpt.Config) []float32 {
-			if err := c.Validate(); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, c.Validate())
 			return flat(asWritten(c, args))
 		}
 		plain := c

@@ -3,6 +3,7 @@ package memest
 import (
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/recompute"
 )
@@ -13,10 +14,10 @@ func TestRecomputeForABudget(t *testing.T) {
 		Tied: true}, Batch: 8,
 		Precision: mixed(t)}
 	steps, err := Steps(s)
-	noError(t, err)
+	must.Do(t, err)
 	recomputed := func(p recompute.Policy) (sum float64) {
 		plan, err := p.Plan(s.Model.Layers)
-		noError(t, err)
+		must.Do(t, err)
 		for i, step := range steps {
 			if plan[i/9].Has(recompute.Op(i % 9)) {
 				sum += step.Cost
@@ -32,7 +33,7 @@ func TestRecomputeForABudget(t *testing.T) {
 	for _, share := range []float64{0.9, 0.7, 0.6} {
 		budget := int64(share * float64(all))
 		p, err := Recompute(s, budget)
-		noError(t, err)
+		must.Do(t, err)
 		changed := s
 		changed.Recompute = p
 		if got := estimate(t, changed).BytesPerDevice(); got > budget {

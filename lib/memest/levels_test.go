@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
@@ -38,9 +39,7 @@ func TestTemporariesAtBothLevels(t *testing.T) {
 		if err == nil {
 			err = os.WriteFile(path, text, 0o600)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		return
 	}
 	there := compiledElsewhere(t)
@@ -90,8 +89,6 @@ func compiledElsewhere(t *testing.T) (p plans) {
 	if err == nil && len(p.Temporary) != len(atBothLevels) {
 		err = fmt.Errorf("%d runs, want %d", len(p.Temporary), len(atBothLevels))
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return p
 }

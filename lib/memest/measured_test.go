@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
@@ -143,9 +144,7 @@ func TestMeasuredMissed(t *testing.T) {
 // TestDocumentedBounds checks the number of runs and the bounds of each table in docs/memory.md.
 func TestDocumentedBounds(t *testing.T) {
 	text, err := os.ReadFile("../../docs/memory.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, table := range []table{fitted, unseen, missed, planned, plannedBelow} {
 		row := fmt.Sprintf("| "+table.row+" | −%.0f%% to +%.0f%% |\n", len(table.runs), -100*table.low, 100*table.high)
 		if !strings.Contains(string(text), row) {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
@@ -17,21 +18,21 @@ import (
 func mixed(t testing.TB) precision.Policy {
 	t.Helper()
 	p, err := precision.ParsePolicy("bf16")
-	noError(t, err)
+	must.Do(t, err)
 	return p
 }
 
 func preset(t testing.TB, name string) cost.Model {
 	t.Helper()
 	m, err := cost.Preset(name)
-	noError(t, err)
+	must.Do(t, err)
 	return m
 }
 
 func estimate(t testing.TB, s Setup) Ledger {
 	t.Helper()
 	l, err := Estimate(s)
-	noError(t, err)
+	must.Do(t, err)
 	return l
 }
 
@@ -59,7 +60,7 @@ func TestShardFormulas(t *testing.T) {
 		var total int64
 		for _, tensor := range s.local(device{0, s.Model.Layers, true, true}) {
 			n, err := s.vars().compute(tensor.elements)
-			noError(t, err)
+			must.Do(t, err)
 			if n.bytes != tensor.Size() {
 				t.Fatalf("%s of %+v over %d devices: the formula %s gives %d, the dimensions are %v", tensor.Name,
 					s.Model, s.Parallelism.Tensor, tensor.elements, n.bytes, tensor.Dims)
@@ -77,7 +78,7 @@ func TestOptimizerStates(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, name := range optim.Names() {
 		optimizer, err := optim.Parse(name, 1e-3)
-		noError(t, err)
+		must.Do(t, err)
 		for range 20 {
 			s := Setup{Model: randomModel(r), Optimizer: optimizer}
 			var tree params.Tree
@@ -99,7 +100,7 @@ func TestOptimizerStates(t *testing.T) {
 func TestStatesUnderZeRO(t *testing.T) {
 	for stage, want := range []int64{120e9, 30e9 + 90e9/64, 15e9 + 105e9/64, 120e9 / 64} {
 		l, err := OfParameters(7.5e9, Setup{Precision: mixed(t), Parallelism: Parallelism{Data: 64, ZeRO: stage}})
-		noError(t, err)
+		must.Do(t, err)
 		if got := l.BytesPerDevice(); got != want {
 			t.Errorf("stage %d: %d bytes, want %d", stage, got, want)
 		}
@@ -261,7 +262,7 @@ func TestAdvice(t *testing.T) {
 	s := Setup{Model: preset(t, "Llama 2 7B"), Precision: mixed(t), Batch: 2, Parallelism: Parallelism{Data: 8}}
 	before := estimate(t, s).BytesPerDevice()
 	changes, err := Advise(s, 80<<30)
-	noError(t, err)
+	must.Do(t, err)
 	if len(changes) < 8 {
 		t.Errorf("only %d changes", len(changes))
 	}
@@ -332,12 +333,4 @@ func BenchmarkTrillion(b *testing.B) {
 		}
 	}
 	b.ReportMetric(float64(s.Parallelism.Devices()), "devices")
-}
-
-// noError ends the test if there is an error.
-func noError(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

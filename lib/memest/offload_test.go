@@ -6,6 +6,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
@@ -18,16 +19,12 @@ import (
 // With optimizer states and block inputs in host memory, a run's states are those of the estimate, to the byte.
 func TestEstimatesOfOffload(t *testing.T) {
 	policy, err := precision.ParsePolicy("bf16")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	c := gpt.Config{Layers: 1, Width: 16, Heads: 2, Seq: 8, Vocab: 32}
 	recipe := train.Recipe{Model: c, Optimizer: optim.AdamW(1e-3), Precision: policy}
 	run, err := offload.New(t.Context(), devicetest.Open(t, 1), recipe,
 		offload.Options{Host: offload.Host{Update: true, Activations: true}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer run.Close()
 	tokens := tensors.FromFlatDataAndDimensions(make([]int32, 2*c.Seq), 2, c.Seq)
 	if _, err := run.Step(t.Context(), tokens, tokens); err != nil {
@@ -36,9 +33,7 @@ func TestEstimatesOfOffload(t *testing.T) {
 	l, err := memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Batch: 2, Precision: policy,
 		Optimizer: recipe.Optimizer, Recompute: "block",
 		OffloadOptimizer: true, OffloadActivations: true})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	estimated := map[memest.Kind]int64{}
 	for _, it := range l.Stages[0].Items {
 		if kind := it.Kind; it.Host {

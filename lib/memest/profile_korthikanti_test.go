@@ -6,6 +6,7 @@ import (
 
 	"gonum.org/v1/gonum/floats/scalar"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/cost"
 )
 
@@ -28,7 +29,7 @@ func TestKorthikantiTable2(t *testing.T) {
 			v := vars{"s": int64(k.Model.Context), "b": int64(k.Batch), "h": int64(k.Model.Width), "a": int64(heads),
 				"t": int64(tensor)}
 			want, err := v.compute(r.text("bytes"))
-			noError(t, err)
+			must.Do(t, err)
 			if got := listed(t)(k.Layer()).Bytes(); got != want.bytes {
 				t.Fatalf("%s, %+v: %d bytes, want %d", r.text("configuration"), k, got, want.bytes)
 			}

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/cost"
 )
 
@@ -41,7 +42,7 @@ func (r row) number(column string) int64 {
 func publishedTable(t testing.TB, name string) []row {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", name))
-	noError(t, err)
+	must.Do(t, err)
 	if !strings.HasPrefix(string(text), "# source: ") {
 		t.Fatalf("%s does not begin with its source", name)
 	}
@@ -69,7 +70,7 @@ func publishedTable(t testing.TB, name string) []row {
 func listed(t testing.TB) func([]Item, error) Stage {
 	return func(items []Item, err error) Stage {
 		t.Helper()
-		noError(t, err)
+		must.Do(t, err)
 		return Stage{Items: items}
 	}
 }
@@ -142,7 +143,7 @@ func recomputed(t testing.TB, it Item) int64 {
 		v[name] = n
 	}
 	one, err := v.compute(it.Formula)
-	noError(t, err)
+	must.Do(t, err)
 	return it.Count * one.bytes
 }
 

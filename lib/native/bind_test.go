@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomlx/compute/dtypes/float16"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/native"
 )
 
@@ -142,7 +143,7 @@ func TestOneLibrary(t *testing.T) {
 	l := load(t, `int32_t state; void set(int32_t x) { state = x; } static int32_t get(void) { return state; }`,
 		native.Bind("set", &set), native.Bind("get", &get))
 	set(5)
-	p := must(l.Symbol("state"))(t)
+	p := must.Get(l.Symbol("state"))(t)
 	if got, there := get(), *(*int32)(p); got != 5 || there != 5 {
 		t.Errorf("get gives %d, the variable is %d; want 5", got, there)
 	}

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/native"
 )
 
@@ -32,7 +33,7 @@ func counted(t *testing.T) (runs func() int) {
 func answered(t *testing.T, dir, source string, flags ...string) {
 	t.Helper()
 	var answer func() int
-	must(native.Load(source, native.WithCache(dir), native.Flags(flags...), native.Bind("answer", &answer)))(t)
+	must.Get(native.Load(source, native.WithCache(dir), native.Flags(flags...), native.Bind("answer", &answer)))(t)
 	if got := answer(); got != 42 {
 		t.Errorf("answer is %d", got)
 	}
@@ -60,7 +61,7 @@ func TestCompiledOnce(t *testing.T) {
 		}
 	}
 	later := time.Now().Add(time.Hour) // the compiler is another version
-	check(t, os.Chtimes(os.Getenv("CC"), later, later))
+	must.Do(t, os.Chtimes(os.Getenv("CC"), later, later))
 	if answered(t, dir, answerSource); runs() != 6 {
 		t.Error("what another version of the compiler made is used")
 	}
@@ -124,7 +125,7 @@ func TestCompileErrors(t *testing.T) {
 // Flags see the current folder, as in a terminal.
 func TestInclude(t *testing.T) {
 	t.Chdir(t.TempDir())
-	check(t, os.WriteFile("answer.h", []byte(answerSource), 0o644))
+	must.Do(t, os.WriteFile("answer.h", []byte(answerSource), 0o644))
 	_, err := native.Load(`#include "answer.h"`, native.WithCache(t.TempDir()))
 	wants(t, err, "answer.h")
 	answered(t, t.TempDir(), `#include "answer.h"`, "-I.")
@@ -154,7 +155,7 @@ func TestOddCompilers(t *testing.T) {
 
 func TestNoFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	check(t, os.WriteFile(file, nil, 0o644))
+	must.Do(t, os.WriteFile(file, nil, 0o644))
 	for _, dir := range []string{file, filepath.Join(file, "below")} {
 		_, err := native.Load("", native.WithCache(dir))
 		wants(t, err, file, "SHARDBOOK_CACHE")

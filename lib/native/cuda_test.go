@@ -6,6 +6,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/native"
 )
 
@@ -41,7 +42,7 @@ inline const char *cudaGetErrorString(cudaError_t e) {
 func madeUpNVCC(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
-	check(t, os.WriteFile(filepath.Join(dir, "cuda_runtime.h"), []byte(madeUpCUDA), 0o644))
+	must.Do(t, os.WriteFile(filepath.Join(dir, "cuda_runtime.h"), []byte(madeUpCUDA), 0o644))
 	return script(t, `
 n=$#
 while [ $n -gt 0 ]; do
@@ -70,18 +71,16 @@ static const char *scale(slice_f32 x, float factor, float *also) {
 }
 static const char *any(void *p) { return NULL; }`,
 		native.WithCache(kept), native.Bind("scale", &double), native.Bind("any", &any))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	variable := func(name string) unsafe.Pointer {
-		return must(l.Symbol(name))(t)
+		return must.Get(l.Symbol(name))(t)
 	}
 	memory := (*[2][64]float32)(variable("gpu_memory"))
 	current, waits := (*int32)(variable("gpu_current")), (*int32)(variable("gpu_waits"))
 	for gpu := range memory {
 		x := unsafe.Slice(&memory[gpu][4], 3)
 		copy(x, []float32{1, 2, 3})
-		check(t, double(x, 2, &memory[gpu][0]))
+		must.Do(t, double(x, 2, &memory[gpu][0]))
 		if m := memory[gpu]; [4]float32(m[4:]) != [4]float32{2, 4, 6} || m[0] != 2 {
 			t.Errorf("GPU %d's memory is %v", gpu, m)
 		}
@@ -129,8 +128,8 @@ func TestCUDAErrors(t *testing.T) {
 func TestFindNVCC(t *testing.T) {
 	works := madeUpNVCC(t)
 	home := t.TempDir()
-	check(t, os.Mkdir(filepath.Join(home, "bin"), 0o755))
-	check(t, os.Symlink(works, filepath.Join(home, "bin", "nvcc")))
+	must.Do(t, os.Mkdir(filepath.Join(home, "bin"), 0o755))
+	must.Do(t, os.Symlink(works, filepath.Join(home, "bin", "nvcc")))
 	tools := os.Getenv("PATH")
 	for _, c := range []struct{ nvcc, path, home string }{
 		{works + " -DX", tools, ""},

@@ -7,6 +7,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/native"
@@ -28,16 +29,14 @@ static const char *launch(void *x, int64_t n) {
 	twice<<<(n + 255) / 256, 256>>>((float *)x, n);
 	return NULL;
 }`, native.WithCache(t.TempDir()), native.Bind("launch", &double))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	x := make([]float32, 1000)
 	for i := range x {
 		x[i] = float32(i)
 	}
-	placed := must(devicetest.One().Put(tensors.FromValue(x), 0))(t)
-	at := must(xla.DevicePointer(placed))(t)
-	check(t, double(at, int64(len(x))))
+	placed := must.Get(devicetest.One().Put(tensors.FromValue(x), 0))(t)
+	at := must.Get(xla.DevicePointer(placed))(t)
+	must.Do(t, double(at, int64(len(x))))
 	tensors.MustConstFlatData(placed, func(got []float32) {
 		for i, v := range got {
 			if v != 2*x[i] {

@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/native"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -82,22 +83,22 @@ func TestOnDeviceMemory(t *testing.T) {
 	var norm layerNorm
 	load(t, layerNormSource, native.Bind("layer_norm", &norm))
 	const devices, rows, width = 2, 6, 100 // rows of all devices
-	mesh := must(devicetest.Open(t, devices).Mesh(xla.Axis("data", devices)))(t)
+	mesh := must.Get(devicetest.Open(t, devices).Mesh(xla.Axis("data", devices)))(t)
 	r := rand.New(rand.NewPCG(3, 4))
 	x, scale, shift := normal(r, rows*width), normal(r, width), normal(r, width)
 	cut := xla.Shard(0, "data")
-	placed := must(mesh.Place(tensors.FromFlatDataAndDimensions(x, rows, width), cut))(t)
-	y := must(mesh.Place(tensors.FromShape(shapes.Make(dtypes.Float32, rows, width)), cut))(t)
+	placed := must.Get(mesh.Place(tensors.FromFlatDataAndDimensions(x, rows, width), cut))(t)
+	y := must.Get(mesh.Place(tensors.FromShape(shapes.Make(dtypes.Float32, rows, width)), cut))(t)
 	for device, shard := range placed.Shards() {
-		from := must(xla.View[float32](shard))(t)
-		to := must(xla.View[float32](y.Shards()[device]))(t)
-		check(t, norm(to, make([]float32, rows/devices), from, scale, shift, epsilon))
+		from := must.Get(xla.View[float32](shard))(t)
+		to := must.Get(xla.View[float32](y.Shards()[device]))(t)
+		must.Do(t, norm(to, make([]float32, rows/devices), from, scale, shift, epsilon))
 	}
-	distance := must(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+	distance := must.Get(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{graph.Sub(in[3], normGraph(in)[0])}
 	}, xla.In(cut, xla.Replicated(), xla.Replicated(), cut).Gives(cut)))(t)
 	defer distance.Close()
-	apart := must(must(distance.Call(placed, scale, shift, y))(t)[0].Merge())(t)
+	apart := must.Get(must.Get(distance.Call(placed, scale, shift, y))(t)[0].Merge())(t)
 	near(t, "distance to the graph's", tensors.MustCopyFlatData[float32](apart), make([]float32, rows*width))
 	wants(t, norm(make([]float32, 3), nil, x, scale, shift, epsilon), "layer_norm: the lengths do not fit")
 }
@@ -105,7 +106,7 @@ func TestOnDeviceMemory(t *testing.T) {
 // kernelOf loads a source and makes a kernel of one of its functions.
 func kernelOf[F any](t *testing.T, source, name string) *xla.Kernel {
 	t.Helper()
-	return must(load(t, source, native.Bind(name, new(F))).Kernel(name))(t)
+	return must.Get(load(t, source, native.Bind(name, new(F))).Kernel(name))(t)
 }
 
 // refuse stands for what a kernel must not need.
@@ -164,7 +165,7 @@ func TestKernelsOfOneName(t *testing.T) {
 		for (int64_t i = 0; i < x.n; i++) y.at[i] = 0, z.at[i] = x.at[i];
 	}`, "half")
 	for _, dtype := range []dtypes.DType{dtypes.Float16, dtypes.BFloat16} {
-		out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		out := must.Get(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			x := graph.ConvertDType(in[0], dtype)
 			two := []shapes.Shape{x.Shape(), x.Shape()}
 			a, b := negate.Call([]*graph.Node{x}, two, refuse), clear.Call([]*graph.Node{x}, two, refuse)
@@ -217,7 +218,7 @@ func TestKernelErrors(t *testing.T) {
 	for _, bind := range []native.Option{
 		native.Bind("f", new(func(*float32))), native.Bind("f", new(func(*float32, []float32))),
 	} {
-		l := must(native.Load(`void f() {}`, native.WithCache(kept), bind))(t)
+		l := must.Get(native.Load(`void f() {}`, native.WithCache(kept), bind))(t)
 		_, err = l.Kernel("f")
 		wants(t, err, "f, a func(*float32", "slices and numbers")
 	}

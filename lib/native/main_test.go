@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/native"
 )
 
@@ -66,14 +67,14 @@ func child(t *testing.T, name, cacheDir string) *exec.Cmd {
 func script(t *testing.T, text string) string {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "script")
-	check(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755))
+	must.Do(t, os.WriteFile(path, []byte("#!/bin/sh\n"+text), 0o755))
 	return path
 }
 
 // load is native.Load in the tests' folder, of what must compile.
 func load(t *testing.T, source string, options ...native.Option) *native.Library {
 	t.Helper()
-	return must(native.Load(source, append(options, native.WithCache(kept))...))(t)
+	return must.Get(native.Load(source, append(options, native.WithCache(kept))...))(t)
 }
 
 // wants checks that there is an error with all of these words.
@@ -87,21 +88,5 @@ func wants(t *testing.T, err error, words ...string) {
 		if !strings.Contains(err.Error(), w) {
 			t.Errorf("the error does not say %q: %v", w, err)
 		}
-	}
-}
-
-// must returns the value of a call, and fails the test on an error.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/noise"
 )
 
@@ -26,7 +27,7 @@ func plain(x uint32) uint32 {
 
 func make32(t testing.TB, key, site, row uint32, dimensions ...int) []uint32 {
 	t.Helper()
-	out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	out := must.Value(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{noise.Bits(in[0], site, in[1], dimensions...)}
 	}, tensors.FromScalar(key), tensors.FromScalar(row)))
 	return tensors.MustCopyFlatData[uint32](out[0])
@@ -86,7 +87,7 @@ func TestBitsAt(t *testing.T) {
 				}
 				args = append(args, tensors.FromValue(of))
 			}
-			out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+			out := must.Value(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 				axes, given := noise.Full(whole), in[1:]
 				for i := range c {
 					if c[i] != nil {
@@ -171,7 +172,7 @@ func TestKeys(t *testing.T) {
 	}
 	seen := map[uint32]bool{}
 	for _, seed := range []uint32{0, 1, 2, 3, 50549, 244002641, 0x9E3779B1, 1<<32 - 1} {
-		out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		out := must.Value(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{noise.Key(seed, in[0])}
 		}, tensors.FromValue(steps)))
 		for i, key := range tensors.MustCopyFlatData[uint32](out[0]) {
@@ -199,12 +200,4 @@ func ExampleBits() {
 	// Output:
 	// [1044132224 1024466420 151254240 798029388 2763391317 3592423277 466843449 2195614403]
 	// [2763391317 3592423277 466843449 2195614403]
-}
-
-// must returns x, and panics with an error.
-func must[T any](x T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return x
 }

@@ -14,16 +14,9 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/notebook"
 )
-
-// check ends the test if there is an error.
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // inCell makes the process look like a cell of a kernel with the given temporary folder.
 func inCell(t *testing.T, folder string) {
@@ -73,7 +66,7 @@ type Exported struct{ Z int }
 
 func keep(t *testing.T, name string, value any) {
 	t.Helper()
-	check(t, notebook.Keep(name, value))
+	must.Do(t, notebook.Keep(name, value))
 }
 
 func checkKept[T any](t *testing.T, name string, want T) {
@@ -218,7 +211,7 @@ func TestKeptOfTypeDeclaredAnew(t *testing.T) {
 		return err
 	}
 	everywhere(t, func(t *testing.T) {
-		check(t, keepFirst())
+		must.Do(t, keepFirst())
 		checkError(t, "another type run", readSecond(), "declared again")
 	})
 }
@@ -289,7 +282,7 @@ func TestKeepConcurrently(t *testing.T) {
 // A full disk, or here a folder that is a file, is an error.
 func TestKeepWithoutFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	check(t, os.WriteFile(file, nil, 0o600))
+	must.Do(t, os.WriteFile(file, nil, 0o600))
 	inCell(t, file)
 	checkError(t, "Keep", notebook.Keep("value", 1), "")
 	_, err := notebook.Kept[int]("value")

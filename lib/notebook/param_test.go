@@ -9,15 +9,15 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 func TestParam(t *testing.T) {
 	text, err := EncodeParams(map[string]string{
 		"devices": "16", "rate": "1e-3", "name": "mesh", "fast": "true", "limit": "1m30s", "empty": "", "huge": "1e999",
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Setenv(EnvParams, text)
 	lookup(t, "devices", 8, 16, "")
 	lookup(t, "rate", 0.5, 1e-3, "")

@@ -12,6 +12,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/notebook"
 )
 
@@ -30,7 +31,7 @@ func randomTensor(t *testing.T, r *rand.Rand, dtype dtypes.DType, dims ...int) *
 			}
 		}
 	})
-	check(t, err)
+	must.Do(t, err)
 	return tensor
 }
 
@@ -40,7 +41,7 @@ func bits(t *testing.T, tensor *tensors.Tensor) []byte {
 		return nil
 	}
 	var data []byte
-	check(t, tensor.ConstBytes(func(b []byte) { data = bytes.Clone(b) }))
+	must.Do(t, tensor.ConstBytes(func(b []byte) { data = bytes.Clone(b) }))
 	return data
 }
 
@@ -119,11 +120,11 @@ func TestKeepParameters(t *testing.T) {
 // A tensor that is only on a device is fetched, and stays where it is.
 func TestKeepDeviceTensor(t *testing.T) {
 	backend, err := compute.NewWithConfig("go")
-	check(t, err)
+	must.Do(t, err)
 	defer backend.Finalize()
 	want := tensors.FromValue([]float32{1, 2, 3})
 	tensor, err := want.OnDeviceClone(backend, 0)
-	check(t, err)
+	must.Do(t, err)
 	if tensor.HasLocal() {
 		t.Fatal("the tensor is not only on the device, so this test shows nothing")
 	}

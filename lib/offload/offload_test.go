@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
@@ -41,7 +42,7 @@ func ways() (all []offload.Host) {
 func policy(t *testing.T, name string) precision.Policy {
 	t.Helper()
 	p, err := precision.ParsePolicy(name)
-	check(t, err)
+	must.Do(t, err)
 	return p
 }
 
@@ -77,18 +78,18 @@ func TestWays(t *testing.T) {
 					}
 					continue
 				}
-				check(t, err)
+				must.Do(t, err)
 				for i := range steps {
 					in, out := batches(i)
 					m, err := run.Step(t.Context(), in, out)
-					check(t, err)
+					must.Do(t, err)
 					if d := m.Loss/metrics[i].Loss - 1; !(math.Abs(d) < 1e-5) && r.Precision == (precision.Policy{}) {
 						t.Errorf("%+v: step %d: loss %g, want %g", h, i, m.Loss, metrics[i].Loss)
 					}
 				}
 				got, err := run.Params(t.Context())
-				check(t, err)
-				check(t, run.Close())
+				must.Do(t, err)
+				must.Do(t, run.Close())
 				if off := traintest.Apart(t, want, got); !(off <= 64) {
 					t.Errorf("%+v: %g units apart", h, off)
 				}
@@ -124,7 +125,7 @@ func TestMemory(t *testing.T) {
 		r := trace.New()
 		recipe := train.Recipe{Model: m, Optimizer: momentum, Precision: policy(t, c.p)}
 		run, err := offload.New(t.Context(), backend, recipe, offload.Options{Host: c.h, Trace: r})
-		check(t, err)
+		must.Do(t, err)
 		now, device, peak := map[string]int64{}, int64(0), int64(0)
 		count := func() {
 			now, device, peak = map[string]int64{}, 0, 0
@@ -140,7 +141,7 @@ func TestMemory(t *testing.T) {
 		for range 2 {
 			in, out := toy.Batch(0, 4)
 			_, err := run.Step(t.Context(), in, out)
-			check(t, err)
+			must.Do(t, err)
 			count()
 			master := int64(0)
 			if c.h.Update {
@@ -165,7 +166,7 @@ func TestMemory(t *testing.T) {
 			most["host gradients"] == 0 {
 			t.Errorf("%+v: %v", c.h, most)
 		}
-		check(t, run.Close())
+		must.Do(t, run.Close())
 		if live := backend.Live()[0]; live.Buffers != 0 {
 			t.Errorf("%+v: after Close %+v on the device", c.h, live)
 		}
@@ -181,7 +182,7 @@ func TestAheadOfTheLink(t *testing.T) {
 		recipe := train.Recipe{Model: toy.Layers(5, false), Optimizer: optim.SGD(0.1)}
 		run, err := offload.New(t.Context(), devicetest.One(), recipe,
 			offload.Options{Host: h, Bandwidth: 1e-9, Trace: r})
-		check(t, err)
+		must.Do(t, err)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		failed := make(chan error)
@@ -203,7 +204,7 @@ func TestAheadOfTheLink(t *testing.T) {
 		if _, err := run.Params(t.Context()); !matches(err, "has failed") {
 			t.Errorf("prefetch %d: parameters of a lost run: error %v", prefetch, err)
 		}
-		check(t, run.Close())
+		must.Do(t, run.Close())
 	}
 }
 
@@ -213,11 +214,11 @@ func TestTrace(t *testing.T) {
 	recipe := train.Recipe{Model: toy.Layers(2, false), Optimizer: momentum}
 	run, err := offload.New(t.Context(), devicetest.One(), recipe,
 		offload.Options{Host: offload.Host{Update: true, Activations: true}, Trace: r})
-	check(t, err)
+	must.Do(t, err)
 	in, out := toy.Batch(0, 4)
 	_, err = run.Step(t.Context(), in, out)
-	check(t, err)
-	check(t, run.Close())
+	must.Do(t, err)
+	must.Do(t, run.Close())
 	spans := map[string][]string{}
 	for _, s := range r.Spans() {
 		spans[s.Stream] = append(spans[s.Stream], s.Name)
@@ -248,7 +249,7 @@ func TestPlan(t *testing.T) {
 			"WAIT_1STORE_STATE",
 	} {
 		p, err := offload.Options{Host: offload.Host{Optimizer: true, Activations: true, Prefetch: ahead}}.Plan(recipe)
-		check(t, err)
+		must.Do(t, err)
 		var got []string
 		for _, op := range p.Ranks[0] {
 			got = append(got, p.Text(op))
@@ -275,13 +276,6 @@ func TestRefused(t *testing.T) {
 	}
 	if _, err := offload.New(t.Context(), nil, good, offload.Options{}); !matches(err, "backend is nil") {
 		t.Errorf("no backend: %v", err)
-	}
-}
-
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

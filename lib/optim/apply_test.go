@@ -14,6 +14,7 @@ import (
 	"gonum.org/v1/gonum/floats/scalar"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 )
@@ -162,7 +163,7 @@ func TestRate(t *testing.T) {
 				opt.Beta1 = 0.5
 				return opt
 			}
-			opt := must(optim.Parse(name, lr))
+			opt := must.Value(optim.Parse(name, lr))
 			return opt
 		}
 		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
@@ -214,7 +215,7 @@ func TestBytesPerParameter(t *testing.T) {
 		t.Errorf("%d optimizers, want %d", got, len(want))
 	}
 	for _, name := range optim.Names() {
-		opt := must(optim.Parse(name, 1e-3))
+		opt := must.Value(optim.Parse(name, 1e-3))
 		for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16} {
 			if got := optim.BytesPerParameter(opt, params.Tree{
 				params.New("w", dtype, r, c)}); !scalar.EqualWithinAbs(got, want[name], 1e-12) {
@@ -399,7 +400,7 @@ var schedules = []optim.Schedule{
 // In the graph a schedule equals that on the host.
 func TestScheduleInGraph(t *testing.T) {
 	backend := devicetest.PureGo()
-	exec := must(graph.NewExec(backend, func(step *graph.Node) []*graph.Node {
+	exec := must.Value(graph.NewExec(backend, func(step *graph.Node) []*graph.Node {
 		rates := make([]*graph.Node, len(schedules))
 		for i, s := range schedules {
 			rates[i] = s.Rate(step)
@@ -409,7 +410,7 @@ func TestScheduleInGraph(t *testing.T) {
 	defer exec.Finalize()
 	for step := 1; step <= 16; step++ {
 		for _, number := range []any{int32(step), float32(step)} {
-			rates := must(exec.Call(number))
+			rates := must.Value(exec.Call(number))
 			for i, s := range schedules {
 				if got := tensors.ToScalar[float64](rates[i]); !scalar.EqualWithinAbs(got, s.At(step), 1e-12) {
 					t.Errorf("%T%+v at step %d: %g in the graph, %g on the host", s, s, step, got, s.At(step))
@@ -472,7 +473,7 @@ func TestScheduleValidate(t *testing.T) {
 func ExampleOptimizer() {
 	opt := optim.SGD(0.25)
 	spec := params.New("w", dtypes.Float32, 2)
-	step := must(graph.NewExec(devicetest.One(), func(w *graph.Node) *graph.Node {
+	step := must.Value(graph.NewExec(devicetest.One(), func(w *graph.Node) *graph.Node {
 		loss := graph.ReduceAllSum(graph.Square(w))
 		next, _ := opt.Update(optim.Update{
 			Spec:  spec,
@@ -484,7 +485,7 @@ func ExampleOptimizer() {
 	}))
 	w := tensors.FromValue([]float32{8, -4})
 	for range 3 {
-		w = must(step.Call1(w))
+		w = must.Value(step.Call1(w))
 		fmt.Println(w.Value())
 	}
 	// Output:
@@ -518,7 +519,7 @@ func ExampleScheduled() {
 func ExampleStatesOfParts() {
 	tree := params.Tree{params.New("up.w", dtypes.Float32, 64, 30), params.New("down.w", dtypes.Float32, 30, 64)}
 	parts := []optim.Part{optim.Cut{Axis: 0, Ranks: 4}, optim.Flat{Length: 480}}
-	states := must(optim.StatesOfParts(optim.Adafactor(0), tree, parts))
+	states := must.Value(optim.StatesOfParts(optim.Adafactor(0), tree, parts))
 	for _, s := range states {
 		if s.Axis < 0 {
 			fmt.Println(s, "the same on every rank")

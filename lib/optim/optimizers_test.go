@@ -12,6 +12,7 @@ import (
 	"gonum.org/v1/gonum/floats/scalar"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 )
@@ -75,7 +76,7 @@ func TestOptimizersAgainstPlainGo(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			random := rand.New(rand.NewPCG(1, 2))
 			n := len(smallTree)
-			exec := must(graph.NewExec(backend, oneStep(c.opt, smallTree)))
+			exec := must.Value(graph.NewExec(backend, oneStep(c.opt, smallTree)))
 			defer exec.Finalize()
 			all := append(normal(smallTree, random), zeros(t, optim.States(c.opt, smallTree))...)
 			want := make([][]float64, len(all))
@@ -85,7 +86,7 @@ func TestOptimizersAgainstPlainGo(t *testing.T) {
 			for step := 1; step <= steps; step++ {
 				grads := normal(smallTree, random)
 				args := slices.Concat(all[:n], grads, all[n:], []*tensors.Tensor{tensors.FromScalar(int32(step))})
-				out := must(exec.Call(args))
+				out := must.Value(exec.Call(args))
 				at := n // in the states
 				for i, s := range smallTree {
 					k := at + len(c.opt.States(s, nil))
@@ -95,7 +96,7 @@ func TestOptimizersAgainstPlainGo(t *testing.T) {
 				equal(t, c.opt, step, "plain Go", out, want)
 				all = out
 				if c.onXLA && step == 2 { // the states are not zero
-					compiled := must(devicetest.Call(oneStep(c.opt, smallTree), local(t, args)...))
+					compiled := must.Value(devicetest.Call(oneStep(c.opt, smallTree), local(t, args)...))
 					equal(t, c.opt, step, "XLA", compiled, want)
 				}
 			}
@@ -170,7 +171,7 @@ func TestAdafactorLeastEps(t *testing.T) {
 	opt := optim.Adafactor(0.1)
 	opt.Eps1 = 0x1p-126
 	tree := params.Tree{params.New("w", dtypes.Float32, 2)}
-	out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	out := must.Value(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		g := in[0].Graph()
 		w, states := in[:1], in[1:2]
 		for step := range int32(3) {
@@ -298,20 +299,20 @@ func TestAdam8bitAgainstPlainGo(t *testing.T) {
 	} {
 		n := len(c.tree)
 		random := rand.New(rand.NewPCG(15, 16))
-		exec := must(graph.NewExec(backend, oneStep(c.opt, c.tree)))
+		exec := must.Value(graph.NewExec(backend, oneStep(c.opt, c.tree)))
 		defer exec.Finalize()
 		all := append(normal(c.tree, random), zeros(t, optim.States(c.opt, c.tree))...)
 		for step := 1; step <= steps; step++ {
 			grads := normal(c.tree, random)
 			args := slices.Concat(all[:n], grads, all[n:], []*tensors.Tensor{tensors.FromScalar(int32(step))})
-			out := must(exec.Call(args))
+			out := must.Value(exec.Call(args))
 			for i := range n {
 				states := [][]*tensors.Tensor{all[n+4*i:][:4], out[n+4*i:][:4]}
 				checkAdam8bit(t, c.opt, step, floats(t, all[i]), floats(t, grads[i]), floats(t, out[i]), states[0],
 					states[1])
 			}
 			if c.onXLA && step == 2 {
-				compiled := must(devicetest.Call(oneStep(c.opt, c.tree), local(t, args)...))
+				compiled := must.Value(devicetest.Call(oneStep(c.opt, c.tree), local(t, args)...))
 				for i := range n {
 					checkAdam8bit(t, c.opt, step, floats(t, all[i]), floats(t, grads[i]), floats(t, compiled[i]),
 						all[n+4*i:][:4], compiled[n+4*i:][:4])

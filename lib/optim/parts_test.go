@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 )
@@ -46,7 +47,7 @@ func TestPartsEqualWhole(t *testing.T) {
 			for range steps {
 				args = append(args, normal(tree, random)...)
 			}
-			listed := must(optim.StatesOfParts(r.opt, tree, []optim.Part{c.part()}))
+			listed := must.Value(optim.StatesOfParts(r.opt, tree, []optim.Part{c.part()}))
 			var compared []optim.State // of the outputs: names and axes, for each the parts' and the whole's
 			out := mustCall(t, func(in []*graph.Node) (outputs []*graph.Node) {
 				compared = nil
@@ -105,13 +106,13 @@ func TestPartsEqualWhole(t *testing.T) {
 func (c cutting) joined(t *testing.T, name string, state optim.State, stacked, like *tensors.Tensor) *tensors.Tensor {
 	t.Helper()
 	cut := &params.Cut{Axis: state.Axis, Index: c.index}
-	joined := must(cut.Join(stacked, like.Shape().Dim(state.Axis)))
-	again := must(cut.Stack(joined))
+	joined := must.Value(cut.Join(stacked, like.Shape().Dim(state.Axis)))
+	again := must.Value(cut.Stack(joined))
 	marks := make([]int32, like.Size()) // 1 where there is no padding
 	for i := range marks {
 		marks[i] = 1
 	}
-	marked := must(cut.Stack(tensors.FromFlatDataAndDimensions(marks, like.Shape().Dimensions...)))
+	marked := must.Value(cut.Stack(tensors.FromFlatDataAndDimensions(marks, like.Shape().Dimensions...)))
 	want := floats(t, again)
 	for i, got := range floats(t, stacked) {
 		if inside := tensors.MustCopyFlatData[int32](marked)[i] == 1; (inside || state.Name == "w") && got != want[i] {

@@ -14,6 +14,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/params"
 )
@@ -27,7 +28,7 @@ func call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*ten
 
 func mustCall(t *testing.T, fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) []*tensors.Tensor {
 	t.Helper()
-	out := must(call(fn, args...))
+	out := must.Value(call(fn, args...))
 	return out
 }
 
@@ -63,7 +64,7 @@ func normal(tree params.Tree, random *rand.Rand) []*tensors.Tensor {
 
 func zeros(t *testing.T, tree params.Tree) []*tensors.Tensor {
 	t.Helper()
-	values := must(params.Zeros(tree))
+	values := must.Value(params.Zeros(tree))
 	return values
 }
 
@@ -95,7 +96,7 @@ func local(t *testing.T, values []*tensors.Tensor) []*tensors.Tensor {
 	t.Helper()
 	copies := make([]*tensors.Tensor, len(values))
 	for i, x := range values {
-		copies[i] = must(x.LocalClone())
+		copies[i] = must.Value(x.LocalClone())
 	}
 	return copies
 }
@@ -410,12 +411,4 @@ func trained(opt optim.Optimizer, tree params.Tree, part optim.Part, w *graph.No
 			graph.Const(w.Graph(), int32(i+1)))
 	}
 	return append(ws, s...)
-}
-
-// must returns x, and panics with an error.
-func must[T any](x T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return x
 }

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
@@ -43,9 +44,7 @@ func rules() optim.Optimizer {
 // padded. In half types the state has master weights and the numbers of loss scaling.
 func TestCheckpoints(t *testing.T) {
 	fp16, err := precision.ParsePolicy("fp16")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	zero3 := &parallel.Layout{Replicas: 8, ZeRO: 3}
 	for name, c := range map[string]struct {
 		recipe  train.Recipe
@@ -119,15 +118,11 @@ func TestFailedSave(t *testing.T) {
 	want, _ := traintest.Alone(t, devices(), r, 2, toy.Batches(rows))
 	root := t.TempDir()
 	file, good := filepath.Join(root, "file"), filepath.Join(root, "good")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, nil, 0o600))
 	other := r
 	other.Optimizer = optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}
 	foreign := start(t, other, parallel.Layout{})
-	if err := foreign.Save(t.Context(), good, nil, 0); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, foreign.Save(t.Context(), good, nil, 0))
 	run := start(t, r, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 1})
 	steps(t, run, 1, toy.Batches(rows))
 	if err := run.Save(t.Context(), file, nil, 0); err == nil {

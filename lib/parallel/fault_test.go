@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -58,9 +59,7 @@ func TestFaults(t *testing.T) {
 		}},
 	} {
 		plan, err := parallel.NewPlan(form.recipe, form.layout)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		ranks := traintest.Ranks[train.Trainer]{Size: form.layout.Ranks(), Batches: form.batches,
 			Folder: t.TempDir(),
 			Join: func(ctx context.Context, g group.Group) (train.Trainer, error) {
@@ -88,9 +87,7 @@ func TestRunFails(t *testing.T) {
 	r := train.Recipe{Model: toy.Layers(2, true), Optimizer: optim.SGD(0.5)}
 	run, err := parallel.New(t.Context(), devices(), r, parallel.Layout{Pipe: 2, Data: 2},
 		parallel.Options{Timeout: time.Nanosecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	in, out := toy.Batch(0, faultRows)
 	_, err = run.Step(t.Context(), in, out)
 	checkError(t, "a step", err, "it takes longer than 1ns")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/offload"
@@ -84,13 +85,9 @@ func TestStagesAlone(t *testing.T) {
 			var first map[memest.Kind]int64
 			for l.ZeRO = range 4 {
 				p, err := parallel.NewPlan(r, l)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				kinds, err := p.Bytes(rank)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				if first == nil {
 					first = kinds
 				}
@@ -190,9 +187,7 @@ func TestFits(t *testing.T) {
 	l := parallel.Layout{Replicas: 2, Pipe: 2, Data: 2, Microbatches: 2}
 	s := setup(small(4))
 	ledger, err := l.Estimate(s, 8)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if len(ledger.Stages) != 2 {
 		t.Fatalf("%d stages, want 2", len(ledger.Stages))
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
@@ -190,9 +191,7 @@ func TestLayouts(t *testing.T) {
 			want := alone[of]
 			run, err := parallel.New(context.Background(), devices(), sharing(r, f.Layout, f.placement), f.Layout,
 				parallel.Options{Staged: f.staged})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			off := 0.0
 			for i, m := range steps(t, run, layoutSteps, texts(layoutRows)) {
 				off = max(off, math.Abs(m.Loss/want[i].Loss-1))
@@ -225,9 +224,7 @@ func TestLayouts(t *testing.T) {
 func TestOwnSchedule(t *testing.T) {
 	// the first stage recomputes its second micro-batch
 	own, err := step.Parse("schedule mine\nrank 0: 0F0 0F1 0B0 0R1 0B1 0U1\nrank 1: 1F0 1F1 1B0 1B1 1U1")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	const rows, until = 8, 2
 	r, l := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(0.5)}, parallel.Layout{Plan: own, Data: 2,
 		ZeRO: 1}
@@ -254,34 +251,24 @@ func TestOwnSchedule(t *testing.T) {
 func TestAsynchronous(t *testing.T) {
 	const rows, until = 8, 3
 	order, err := pipeline.PipeDream(2, 2, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	r := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.5)}
 	l := parallel.Layout{Replicas: 2, Plan: order}
 	for _, apart := range []bool{false, true} {
 		ours, err := parallel.New(t.Context(), devices(), r, l, parallel.Options{Apart: apart})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		theirs, err := pipeline.New(t.Context(), devices(), r,
 			pipeline.Options{Schedule: order, Replicas: 2, Fused: !apart})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		steps(t, ours, until, toy.Batches(rows))
 		steps(t, theirs, until, toy.Batches(rows))
 		near(t, "an asynchronous schedule", paramsOf(t, ours), paramsOf(t, theirs), 0)
 		plan, err := parallel.NewPlan(r, l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		most := int64(0) // older versions of weights among it
 		for rank := range 4 {
 			own, err := plan.Bytes(rank)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			most = max(most, own[memest.Parameters])
 		}
 		if got := ours.Memory()[memest.Parameters]; got != most {
@@ -304,9 +291,7 @@ func TestLink(t *testing.T) {
 	var all [2]traintest.Named
 	for i, latency := range []time.Duration{0, 20 * time.Millisecond} {
 		run, err := parallel.New(t.Context(), devices(), r, l, parallel.Options{Link: group.Link{Latency: latency}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		began := time.Now()
 		steps(t, run, 1, toy.Batches(8))
 		if took := time.Since(began); took < latency {

@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/parallel"
@@ -63,9 +64,7 @@ func sharing(r train.Recipe, l parallel.Layout, p sequence.Placement) train.Reci
 func start(t testing.TB, r train.Recipe, l parallel.Layout) train.Trainer {
 	t.Helper()
 	run, err := parallel.New(context.Background(), devices(), sharing(r, l, ""), l, parallel.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() {
 		if err := run.Close(); err != nil {
 			t.Error(err)
@@ -79,9 +78,7 @@ func steps(t testing.TB, run train.Trainer, to int, batches traintest.Batches) (
 	t.Helper()
 	for run.Steps() < to {
 		m, err := stepOn(run, batches)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		all = append(all, m)
 	}
 	return all
@@ -91,9 +88,7 @@ func steps(t testing.TB, run train.Trainer, to int, batches traintest.Batches) (
 func paramsOf(t testing.TB, run train.Trainer) traintest.Named {
 	t.Helper()
 	all, err := run.Params(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return all
 }
 

@@ -4,6 +4,7 @@ import (
 	"runtime"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
@@ -24,9 +25,7 @@ func shardBytes(r train.Recipe, devices int) (sum int64) {
 // what it says.
 func TestMemory(t *testing.T) {
 	mixed, err := precision.ParsePolicy("bf16")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	r := train.Recipe{Model: small(1), Optimizer: optim.AdamW(1e-2)}
 	half := r
 	half.Precision = mixed
@@ -45,9 +44,7 @@ func TestMemory(t *testing.T) {
 		{half, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}, 0},
 	} {
 		p, err := parallel.NewPlan(sharing(c.recipe, c.layout, ""), c.layout)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		runtime.GC() // numbers that programs were given wait for it
 		before := devices().Live()
 		run := start(t, c.recipe, c.layout)
@@ -57,9 +54,7 @@ func TestMemory(t *testing.T) {
 				var want int64
 				if device < c.layout.Devices() {
 					kinds, err := p.Bytes(device / c.layout.PerRank())
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, err)
 					want = kinds[memest.Parameters] + kinds[memest.Master] + kinds[memest.Optimizer]
 					if step > 0 && c.layout.Pipe > 1 { // programs of several passes leave room for their sums
 						want += kinds[memest.Gradients]
@@ -88,13 +83,9 @@ func TestPeaks(t *testing.T) {
 		l := parallel.Layout{Data: 4, ZeRO: zero, Microbatches: 2}
 		peaks = append(peaks, peak(t, r, l))
 		p, err := parallel.NewPlan(r, l)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		kinds, err := p.Bytes(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		planned = append(planned, kinds[memest.Parameters]+kinds[memest.Gradients])
 	}
 	t.Logf("at most %d bytes, of which parameters and gradients %d", peaks, planned)
@@ -109,14 +100,10 @@ func TestPeaks(t *testing.T) {
 func peak(t *testing.T, r train.Recipe, l parallel.Layout) int64 {
 	t.Helper()
 	backend, err := xla.Open(xla.Devices(l.Devices()), xla.Plugin("cpu"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer backend.Close()
 	run, err := parallel.New(t.Context(), backend, r, l, parallel.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	defer run.Close()
 	steps(t, run, 2, texts(8))
 	return backend.PeakBytes()[0]
@@ -131,9 +118,7 @@ func TestEstimatedStates(t *testing.T) {
 	c := small(2)
 	c.Vocab = 16
 	mixed, err := precision.ParsePolicy("bf16")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	states := []memest.Kind{memest.Parameters, memest.Master, memest.Optimizer}
 	for _, s := range shapesOf(deviceCount) {
 		for zero := range 4 {
@@ -145,19 +130,13 @@ func TestEstimatedStates(t *testing.T) {
 				of := setup(c)
 				of.Optimizer, of.Precision = optim.AdamW(1e-2), policy
 				ledger, err := l.Estimate(of, layoutRows)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				p, err := parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: of.Optimizer, Precision: policy},
 					l, ""), l)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				for rank, stage := range ledger.Stages {
 					kinds, err := p.Bytes(rank)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, err)
 					var sum, said int64
 					for _, kind := range states {
 						sum, said = sum+kinds[kind], said+stage.Of(kind)

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -49,9 +50,7 @@ func TestPrecision(t *testing.T) {
 		{"fp16", 0.002, parallel.Layout{Ring: 2, RingRanks: true, Ulysses: 2, ZeRO: 1}},
 	} {
 		policy, err := precision.ParsePolicy(c.policy)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		overflows := c.policy == "fp16"
 		if overflows {
 			policy.Scaling.Initial, policy.Scaling.Backoff = 0x1p26, 0x1p-16
@@ -110,9 +109,7 @@ func TestRules(t *testing.T) {
 		{"adam8bit", 1e-2, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 2}},
 	} {
 		rule, err := optim.Parse(c.rule, c.lr)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		model := small(1)
 		if c.rule == "adam8bit" {
 			model.Width = 32 // large enough for blocks of 8-bit states
@@ -136,9 +133,7 @@ func TestRules(t *testing.T) {
 func TestRulesRefused(t *testing.T) {
 	both := parallel.Layout{Data: 2, Tensor: 2, ZeRO: 1}
 	rounding, err := precision.ParsePolicy("bf16-pure")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	rounding.StochasticUpdate = true
 	const sums = "engine: the optimizer sums over the elements of tok (Float32)[11, 32], which both tensor parallelism " +
 		"and ZeRO shard: choose one of the two, or an optimizer that does not"

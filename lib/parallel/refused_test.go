@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -71,9 +72,7 @@ func TestRefused(t *testing.T) {
 	checkError(t, "no backend", begin(nil, toys, parallel.Layout{}), "the backend is nil: open one with xla.Open")
 
 	p, err := parallel.NewPlan(toys, parallel.Layout{Pipe: 2, Data: 2})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	_, err = p.Bytes(2)
 	checkError(t, "no such rank", err, "rank 2 of 2")
 	join := func(ranks int, b *xla.Backend, first int) error {

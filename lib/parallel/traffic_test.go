@@ -7,6 +7,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
@@ -59,13 +60,9 @@ func TestTraffic(t *testing.T) {
 				t.Fatal(err)
 			}
 			got, err := run.Traffic()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			want, err := l.Traffic(setup(c.Config), rows)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			for name := range want {
 				if _, ok := got[name]; !ok {
 					got[name] = 0
@@ -87,9 +84,7 @@ func TestTraffic(t *testing.T) {
 func TestBetween(t *testing.T) {
 	l := parallel.Layout{Replicas: 2, Pipe: 2, Data: 2, Hosts: 4}
 	sent, err := l.Traffic(setup(small(2)), 8)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, name := range l.Between() {
 		if sent[name] == 0 {
 			t.Errorf("%s goes between hosts, and a step sends %v", name, sent)

@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -98,7 +99,7 @@ func checkStack[T int8 | int32 | float64](t *testing.T, cut *params.Cut, dims []
 		}
 	})
 	stacked, err := cut.Stack(whole)
-	noError(t, err)
+	must.Do(t, err)
 	if !slices.Equal(stacked.Shape().Dimensions, stackedDims) ||
 		!slices.Equal(tensors.MustCopyFlatData[T](stacked), want) {
 		t.Errorf("%+v of %v: stacked %s, want %v", cut, flat, stacked, want)
@@ -115,7 +116,7 @@ func checkStack[T int8 | int32 | float64](t *testing.T, cut *params.Cut, dims []
 		})
 	})
 	joined, err := cut.Join(stacked, dims[cut.Axis])
-	noError(t, err)
+	must.Do(t, err)
 	if !joined.Shape().Equal(whole.Shape()) || !slices.Equal(tensors.MustCopyFlatData[T](joined), flat) {
 		t.Errorf("%+v of %v: joined %s", cut, flat, joined)
 	}
@@ -127,7 +128,7 @@ func TestStackAndJoin(t *testing.T) {
 		for axis := range dims {
 			for range 20 {
 				cut := randomCut(random, axis, dims[axis])
-				noError(t, cut.Validate(params.New("w", dtypes.Float32, dims...)))
+				must.Do(t, cut.Validate(params.New("w", dtypes.Float32, dims...)))
 				checkStack[int8](t, cut, dims)
 				checkStack[int32](t, cut, dims)
 				checkStack[float64](t, cut, dims)

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -97,7 +98,7 @@ func TestValidate(t *testing.T) {
 func TestZipAndList(t *testing.T) {
 	values := []int{10, 11, 12, 13, 14}
 	named, err := params.Zip(tree, values)
-	noError(t, err)
+	must.Do(t, err)
 	if back, err := named.List(tree); err != nil || !slices.Equal(back, values) {
 		t.Errorf("List(Zip(%v)) = %v, %v", values, back, err)
 	}
@@ -133,7 +134,7 @@ func TestZipAndList(t *testing.T) {
 
 func TestCheckAndZeros(t *testing.T) {
 	zeros, err := params.Zeros(tree)
-	noError(t, err)
+	must.Do(t, err)
 	if err := params.Check(tree, zeros); err != nil {
 		t.Error(err)
 	}
@@ -172,12 +173,4 @@ func matches(err error, want string) bool {
 		return err == nil && want == ""
 	}
 	return strings.Contains(err.Error(), want)
-}
-
-// noError ends the test if there is an error.
-func noError(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }

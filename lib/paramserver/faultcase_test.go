@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -44,9 +45,7 @@ func toyEngine(t *testing.T, form string) *paramserver.Programs {
 	t.Helper()
 	if toyEngines[form] == nil {
 		e, err := paramserver.NewPrograms(threeDevices(), toyRecipe, toyForms[form])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		toyEngines[form] = e
 	}
 	return toyEngines[form]

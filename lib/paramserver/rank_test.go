@@ -4,6 +4,7 @@ import (
 	"context"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/paramserver"
@@ -75,9 +76,7 @@ func learned(losses []float64) bool {
 func newEngine(t *testing.T, backend *xla.Backend, r train.Recipe, o paramserver.Options) *paramserver.Programs {
 	t.Helper()
 	e, err := paramserver.NewPrograms(backend, r, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(e.Close)
 	return e
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
@@ -84,9 +85,7 @@ func stateOf(t *testing.T, dir string, r train.Recipe, step int) []*tensors.Tens
 		t.Errorf("the last checkpoint is of step %d, want %d", c.Step, step)
 	}
 	state, err := r.Read(t.Context(), c)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return state
 }
 
@@ -163,14 +162,10 @@ func TestExchange(t *testing.T) {
 	if asked, err := l.run(t, dir); err != nil || !slices.Equal(asked[0], span(2, 4)) {
 		t.Fatalf("steps %v, error %v", asked, err)
 	}
-	if err := run.Load(t.Context(), traintest.Last(t, dir)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, run.Load(t.Context(), traintest.Last(t, dir)))
 	want := stateOf(t, dir, toyRecipe, 4)
 	got, err := run.State(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	mustEqual(t, "one device", got, want)
 	train(1)
 	stateOf(t, dir, toyRecipe, 5)
@@ -179,18 +174,12 @@ func TestExchange(t *testing.T) {
 // TestRefusedCheckpoints has rank 0 unable to save and to load: all ranks get an error and can continue.
 func TestRefusedCheckpoints(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.WriteFile(file, nil, 0o600))
 	other := train.Recipe{Model: toyRecipe.Model, Optimizer: optim.SGD(0.1)}
 	state, err := other.Initial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	path, err := other.Save(t.Context(), t.TempDir(), state, nil, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	const form = "servers"
 	e := toyEngine(t, form)
 	want := together(t, e, world, 3, toyRows(form, world))[0]

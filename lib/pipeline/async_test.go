@@ -7,6 +7,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
@@ -63,9 +64,7 @@ func newSlope(t *testing.T, backend *xla.Backend) slope {
 	program, err := xla.CompilePortable(backend, func(in []*graph.Node) []*graph.Node {
 		return graph.Gradient(model.Loss(model.Params().Nodes(in[:n]), in[n], in[n+1]), in[:n]...)
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(program.Close)
 	return slope{t, program}
 }
@@ -106,7 +105,7 @@ func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int,
 	t.Helper()
 	model, n := free().Model.(chain.Model), len(cut)
 	initial, err := model.Init()
-	check(t, err)
+	must.Do(t, err)
 	all, _ := model.Owners()
 	h := &history{}
 	block := 0
@@ -186,7 +185,7 @@ func TestAsynchronous(t *testing.T) {
 				t.Errorf("%s: %d steps", name, run.Steps())
 			}
 			kept, err := s.WeightVersions()
-			check(t, err)
+			must.Do(t, err)
 			most, block := int64(0), 0
 			for r, n := range cut { // Memory is that of the rank that has most
 				own := int64(0)
@@ -199,7 +198,7 @@ func TestAsynchronous(t *testing.T) {
 			if got := run.Memory()[memest.Parameters]; got != most {
 				t.Errorf("%s: %d bytes of parameters, want %d in versions %v", name, got, most, kept)
 			}
-			check(t, run.Close())
+			must.Do(t, run.Close())
 		}
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -56,15 +57,15 @@ func TestAsynchronousCheckpoint(t *testing.T) {
 	run := start(t, backend, free(), o)
 	var want, got result
 	want.train(t, run, 2, batches)
-	check(t, run.Save(ctx, dir, nil, 0))
+	must.Do(t, run.Save(ctx, dir, nil, 0))
 	in, out := batches(0)
 	loss, err := run.Evaluate(ctx, in, out) // which changes nothing
-	if check(t, err); !(loss < want.metrics[0].Loss) {
+	if must.Do(t, err); !(loss < want.metrics[0].Loss) {
 		t.Errorf("the loss is %g after two steps, before %g", loss, want.metrics[0].Loss)
 	}
 	want.train(t, run, 3, batches)
 	again := start(t, backend, free(), o)
-	check(t, again.Load(ctx, traintest.Last(t, dir)))
+	must.Do(t, again.Load(ctx, traintest.Last(t, dir)))
 	got.train(t, again, 3, batches)
 	same(t, "a run that goes on", got, want)
 	for name, want := range map[string]int32{"train.steps": 2, "train.updates": 2 * m} {

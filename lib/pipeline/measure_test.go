@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/pipeline"
@@ -27,7 +28,7 @@ func TestMeasure(t *testing.T) {
 		microRows, 3)
 	leaks := devicetest.NoLeaks(t, backend)
 	blocks, err := pipeline.Measure(t.Context(), backend, 0, free(), inputs, targets)
-	check(t, err)
+	must.Do(t, err)
 	leaks()
 	for i, b := range free().Model.(chain.Model).Blocks {
 		c := blocks[i]

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/step"
 )
@@ -42,9 +43,7 @@ func TestOneChunk(t *testing.T) {
 		pipeline.KindBreadthFirst: pipeline.KindGPipe, pipeline.KindLooped: pipeline.KindGPipe} {
 		sizes([]pipeline.Kind{chunked}, 5, 7, 1, func(kind pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
 			want, err := pipeline.NewSchedule(plain, d, m, 0)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			if want.Name = string(kind); !have || !reflect.DeepEqual(s, want) {
 				t.Errorf("%s, %d ranks, %d micro-batches: %v, want\n%v", kind, d, m, s, want)
 			}
@@ -124,9 +123,7 @@ func TestFigures(t *testing.T) {
 		{pipeline.KindZBH2, 3, "F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 F6 I6 W0 F7 I7 W1 W2 W3 W4 W5 W6 W7"},
 	} {
 		s, err := pipeline.NewSchedule(c.kind, 4, 8, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		var got []string
 		for _, a := range s.Ranks[c.rank] {
 			if a.Kind != step.Update {
@@ -237,9 +234,7 @@ func TestVersions(t *testing.T) {
 			return
 		}
 		versions, err := s.Versions()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for r, list := range s.Ranks {
 			for i, a := range list {
 				want := 0
@@ -269,9 +264,7 @@ func TestKeptVersions(t *testing.T) {
 			return
 		}
 		kept, err := s.WeightVersions()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for r := range d {
 			if got, want := len(kept[r]), len(s.On(r)); got != want {
 				t.Fatalf("%s: rank %d has versions of %d stages, want %d", kind, r, got, want)

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/step"
 )
@@ -98,9 +99,7 @@ func TestSearchFaster(t *testing.T) {
 		{"two chunks", 2, step.Costs{Forward: []float64{1, 3, 1, 1, 2, 1, 1, 1}}, 6, math.Inf(1)},
 	} {
 		s, err := pipeline.Search(4, 8, test.chunks, test.costs, test.memory)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		got := simulated(t, s, test.costs).StepTime
 		if best, name := bestNamed(t, 4, 8, test.chunks, test.costs, test.memory); got >= best || got > test.most ||
 			s.Name != string(pipeline.KindSearch) {
@@ -117,9 +116,7 @@ func TestSearchOptimal(t *testing.T) {
 		memory float64
 	}{{1, 7}, {2, 8}} { // 2d-1 micro-batches; d, of two halves each
 		s, err := pipeline.Search(4, 8, test.chunks, step.Equal(), test.memory)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if got := simulated(t, s, step.Equal()); got.Bubble != 0 {
 			t.Errorf("%d chunks, memory %v: bubble %v of %s", test.chunks, test.memory, got.Bubble, s.Name)
 		}

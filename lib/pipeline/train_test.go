@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/memest"
@@ -39,15 +40,8 @@ func deep(tied bool) train.Recipe {
 func scheduled(t testing.TB, kind pipeline.Kind, ranks, microbatches int) *step.Plan {
 	t.Helper()
 	s, err := pipeline.NewSchedule(kind, ranks, microbatches, 0)
-	check(t, err)
+	must.Do(t, err)
 	return s
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
 }
 
 // start begins a run, which ends with the test.
@@ -73,12 +67,12 @@ func (r *result) train(t testing.TB, run train.Trainer, to int, batches traintes
 	for run.Steps() < to {
 		in, out := batches(run.Steps())
 		m, err := run.Step(context.Background(), in, out)
-		check(t, err)
+		must.Do(t, err)
 		r.metrics = append(r.metrics, m)
 	}
 	var err error
 	r.params, err = run.Params(context.Background())
-	check(t, err)
+	must.Do(t, err)
 }
 
 // trained is a run from its beginning.
@@ -87,7 +81,7 @@ func trained(t testing.TB, backend *xla.Backend, r train.Recipe, o pipeline.Opti
 	t.Helper()
 	run := start(t, backend, r, o)
 	all.train(t, run, steps, batches)
-	check(t, run.Close())
+	must.Do(t, run.Close())
 	return all
 }
 
@@ -215,7 +209,7 @@ func TestOrders(t *testing.T) {
 		Link: func(_, _ int) float64 { return 0.7 }}
 	for chunks := 1; chunks <= 2; chunks++ {
 		s, err := pipeline.Search(3, m, chunks, costs, 5)
-		check(t, err)
+		must.Do(t, err)
 		all = append(all, s)
 	}
 	for _, s := range all {
@@ -229,7 +223,7 @@ func TestOrders(t *testing.T) {
 func TestStochasticRounding(t *testing.T) {
 	const steps, m, share = 3, 4, 0.008
 	policy, err := precision.ParsePolicy("bf16-pure")
-	check(t, err)
+	must.Do(t, err)
 	policy.StochasticUpdate = true
 	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9},
 		Precision: policy}
@@ -282,7 +276,7 @@ func TestTrace(t *testing.T) {
 		recorder := trace.New()
 		o := pipeline.Options{Schedule: scheduled(t, kind, 2, m), Replicas: replicas, Fused: true, Trace: recorder}
 		plan, err := o.Plan(r)
-		check(t, err)
+		must.Do(t, err)
 		trained(t, backend, r, o, 1, toy.Batches(replicas*m*microRows))
 		for rank, list := range plan.Ranks {
 			var want, got []string

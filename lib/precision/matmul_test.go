@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -332,23 +333,23 @@ func TestAccumulate(t *testing.T) {
 
 func TestMatmulOnMesh(t *testing.T) {
 	policy, err := precision.ParsePolicy("fp8")
-	noError(t, err)
+	must.Do(t, err)
 	step := func(x, w *node) *node {
 		in := precision.Cast(nodes{x.Checkpoint(), w}, policy.Compute)
 		y := policy.Matmul.Dot(in[0], []int{1}, nil, in[1], []int{0}, nil)
 		return graph.Gradient(graph.ReduceAllSum(graph.ConvertDType(graph.Square(y), dtypes.Float32)), x)[0]
 	}
 	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
-	noError(t, err)
+	must.Do(t, err)
 	all := xla.Shard(0, "data")
 	p, err := xla.Compile(mesh, step, xla.In(all, xla.Replicated()).Gives(all))
-	noError(t, err)
+	must.Do(t, err)
 	defer p.Close()
 	x, w := normal(4, 4, 8, 1), normal(5, 8, 3, 1)
 	out, err := p.Call(x, w)
-	noError(t, err)
+	must.Do(t, err)
 	joined, err := out[0].Merge()
-	noError(t, err)
+	must.Do(t, err)
 	want := run(t, devicetest.One(), func(in nodes) nodes { return nodes{step(in[0], in[2]), step(in[1], in[2])} },
 		x[:2], x[2:], w)
 	for i := range want { // each device scales by its own shard

@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
@@ -30,7 +31,7 @@ func TestPolicies(t *testing.T) {
 	}
 	for name, bytes := range want {
 		p, err := precision.ParsePolicy(strings.ToUpper(name))
-		noError(t, err)
+		must.Do(t, err)
 		if err := p.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -41,7 +42,7 @@ func TestPolicies(t *testing.T) {
 			t.Errorf("%s has scaling %+v", name, p.Scaling)
 		}
 		text, err := json.Marshal(p)
-		noError(t, err)
+		must.Do(t, err)
 		var read precision.Policy
 		if err := json.Unmarshal(text, &read); err != nil || read != p {
 			t.Errorf("%s read from %s is %+v, %v", name, text, read, err)

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
 )
@@ -51,13 +52,13 @@ func TestScaling(t *testing.T) {
 		{"none", precision.Scaling{}, []float32{1, inf, 1}, []bool{true, false, true}, nil},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			noError(t, params.Check(c.s.States(), c.s.Start()))
+			must.Do(t, params.Check(c.s.States(), c.s.Start()))
 			backend := devicetest.PureGo()
 			if c.name == "dynamic" {
 				backend = devicetest.One()
 			}
 			exec, err := graph.NewExec(backend, step(c.s))
-			noError(t, err)
+			must.Do(t, err)
 			defer exec.Finalize()
 			w, count := tensors.FromValue([]float32{5}), tensors.FromValue(float32(0))
 			states := c.s.Start()
@@ -69,7 +70,7 @@ func TestScaling(t *testing.T) {
 				}
 				before := floats(w)[0]
 				out, err := exec.Call(args...)
-				noError(t, err)
+				must.Do(t, err)
 				w, count, states = out[0], out[1], out[3:]
 				after, gradient := floats(w)[0], floats(out[2])[0]
 				if c.taken[i] {
@@ -107,7 +108,7 @@ func TestFinite(t *testing.T) {
 		for name, backend := range backends() {
 			exec, err := graph.NewExec(backend,
 				func(a, b *node) *node { return precision.Finite(precision.Cast(nodes{a, b}, dtype)) })
-			noError(t, err)
+			must.Do(t, err)
 			for _, bad := range []float32{0, 1, huge, float32(math.Inf(1)), float32(math.Inf(-1)),
 				float32(math.NaN())} {
 				for at := range 5 {
@@ -118,7 +119,7 @@ func TestFinite(t *testing.T) {
 						b[at-3] = bad
 					}
 					out, err := exec.Call(a, b)
-					noError(t, err)
+					must.Do(t, err)
 					want := bad == 0 || bad == 1 || bad == huge && dtype != dtypes.Float16
 					if got := out[0].Value(); got != want {
 						t.Errorf("%s, %s: with %g at %d finite is %v", name, dtype, bad, at, got)

@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // These tests pass while the bugs in docs/upstream.md exist.
@@ -47,7 +48,7 @@ func TestUpstreamGradientsOfHalfProducts(t *testing.T) {
 		}
 		return grads
 	}, [][]float32{{1, 2}, {3, 4}})
-	noError(t, err)
+	must.Do(t, err)
 	if wide == 0 {
 		mended(t, "gradients of half products", "lib/precision/matmul.go (product)")
 	}

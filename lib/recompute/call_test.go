@@ -15,6 +15,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -41,9 +42,9 @@ func run(t *testing.T, backend compute.Backend, fn func(in nodes) nodes, args []
 	t.Helper()
 	own := make([]*tensors.Tensor, len(args)) // a tensor can be on one backend only
 	for i, arg := range args {
-		own[i] = must(arg.LocalClone())
+		own[i] = must.Value(arg.LocalClone())
 	}
-	out := must(devicetest.CallOn(backend, fn, own...))
+	out := must.Value(devicetest.CallOn(backend, fn, own...))
 	return out
 }
 
@@ -164,13 +165,13 @@ func TestCallErrors(t *testing.T) {
 
 // A collective inside is recomputed on all devices, and its gradient does not change.
 func TestCallWithCollective(t *testing.T) {
-	mesh := must(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
+	mesh := must.Value(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))
 	random := rand.New(rand.NewPCG(15, 16))
 	x, w := normal(random, 6, 3), normal(random, 3, 3)
 	var gradients [][]*tensors.Tensor
 	var reductions []int
 	for _, call := range []caller{direct, recompute.Call} {
-		p := must(xla.Compile(mesh, func(x, w *graph.Node) nodes {
+		p := must.Value(xla.Compile(mesh, func(x, w *graph.Node) nodes {
 			y := call(func(in nodes) nodes {
 				z := graph.Sin(graph.Dot(in[0], w).Product())
 				return nodes{graph.Exp(collective.AllReduce(z, collective.Sum, "data"))}
@@ -178,13 +179,13 @@ func TestCallWithCollective(t *testing.T) {
 			return graph.Gradient(graph.ReduceAllSum(graph.Mul(graph.Square(y), x)), x, w)
 		}, xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"))))
 		defer p.Close()
-		out := must(p.Call(x, w))
+		out := must.Value(p.Call(x, w))
 		var whole []*tensors.Tensor
 		for _, o := range out {
-			merged := must(o.Merge())
+			merged := must.Value(o.Merge())
 			whole = append(whole, merged)
 		}
-		report := must(p.Collectives())
+		report := must.Value(p.Collectives())
 		gradients, reductions = append(gradients, whole), append(reductions, report.Of(xla.AllReduce).Count)
 	}
 	checkNear(t, gradients[1], gradients[0], roundings)
@@ -196,7 +197,7 @@ func TestCallWithCollective(t *testing.T) {
 
 // A custom gradient right before a Call is preserved, like that of collective.F, and so is a StopGradient.
 func TestCallAfterCustomGradients(t *testing.T) {
-	out := must(devicetest.CallOn(devicetest.WithBarriers(), func(in nodes) nodes {
+	out := must.Value(devicetest.CallOn(devicetest.WithBarriers(), func(in nodes) nodes {
 		x := in[0]
 		twice := graph.IdentityWithCustomGradient(x, func(_,
 			v *graph.Node) *graph.Node {
@@ -231,21 +232,19 @@ const rows, width = 4096, 4
 // temporary measures XLA's temporary memory in tensors of one layer's size.
 func temporary(t *testing.T, mesh *xla.Mesh, layers int, fn func(in []*graph.Node) []*graph.Node) float64 {
 	t.Helper()
-	p := must(xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated())))
+	p := must.Value(xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated())))
 	defer p.Close()
 	args := []any{tensors.FromShape(shapes.Make(dtypes.Float32, rows, width))}
 	for range layers {
 		args = append(args, tensors.FromShape(shapes.Make(dtypes.Float32, width, width)))
 	}
-	if err := p.Prepare(args...); err != nil {
-		t.Fatal(err)
-	}
-	m := must(p.Memory())
+	must.Do(t, p.Prepare(args...))
+	m := must.Value(p.Memory())
 	return float64(m.Temporary) / (rows * width * 4)
 }
 
 func oneDevice(t *testing.T) *xla.Mesh {
-	mesh := must(devicetest.Open(t, 1).Mesh(xla.Axis("data", 1)))
+	mesh := must.Value(devicetest.Open(t, 1).Mesh(xla.Axis("data", 1)))
 	return mesh
 }
 
@@ -338,12 +337,4 @@ func TestUpstreamCustomGradientBeforeCheckpoint(t *testing.T) {
 			"lib/recompute/call.go")
 	}
 	t.Log(err)
-}
-
-// must returns x, and panics with an error.
-func must[T any](x T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return x
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/flash"
 	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -169,7 +170,7 @@ func TestUnseenHopsAreSkipped(t *testing.T) {
 // Without axes a group is one device, and its attention is flash.Attention.
 func TestAlone(t *testing.T) {
 	p := problem{ring: 1, ulysses: 1, b: 1, tokens: 9, h: 2, k: 1, d: 4, dtype: dtypes.Float32, causal: true}.filled()
-	got := must(devicetest.Call(func(in nodes) nodes {
+	got := must.Value(devicetest.Call(func(in nodes) nodes {
 		if p.group.Take(in[0], 1) != in[0] || p.group.Local(in[0].Graph(), 9) != 9 {
 			panic(fmt.Errorf("one device does not have all tokens"))
 		}
@@ -215,10 +216,10 @@ func TestTake(t *testing.T) {
 		{sequence.Group{Ulysses: "heads"}, 1, 4},
 	} {
 		const tokens, rows = 13, 2
-		mesh := must(b.Mesh(xla.Axis("ring", c.ring), xla.Axis("heads", c.ulysses)))
+		mesh := must.Value(b.Mesh(xla.Axis("ring", c.ring), xla.Axis("heads", c.ulysses)))
 		all := xla.Shard(0, "ring", "heads")
 		local := 0
-		p := must(xla.Compile(mesh, func(x *graph.Node) nodes {
+		p := must.Value(xla.Compile(mesh, func(x *graph.Node) nodes {
 			g := x.Graph()
 			local = c.group.Local(g, tokens)
 			mine := c.group.Take(x, -1) // (rows, local)
@@ -233,9 +234,7 @@ func TestTake(t *testing.T) {
 		}
 		out, err := p.Call(tensors.FromFlatDataAndDimensions(x, rows, tokens))
 		p.Close()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		ranks := c.ring * c.ulysses
 		var want []int32
 		for rank := range c.ring {
@@ -243,11 +242,11 @@ func TestTake(t *testing.T) {
 				want = append(want, int32(at))
 			}
 		}
-		positions := must(out[0].Merge())
+		positions := must.Value(out[0].Merge())
 		if got := tensors.MustCopyFlatData[int32](positions); !slices.Equal(got, want) {
 			t.Errorf("%+v: positions are %v, want %v", c.group, got, want)
 		}
-		taken := must(out[1].Merge())
+		taken := must.Value(out[1].Merge())
 		for i, at := range want {
 			for row := range rows {
 				if got := wide(taken)[i*rows+row]; got != float64(x[row*tokens+min(int(at), tokens-1)]) {
@@ -255,7 +254,7 @@ func TestTake(t *testing.T) {
 				}
 			}
 		}
-		gradients := must(out[2].Merge())
+		gradients := must.Value(out[2].Merge())
 		for i, x := range x {
 			sum := 0.0
 			for device := range ranks {
@@ -270,7 +269,7 @@ func TestTake(t *testing.T) {
 
 func TestErrors(t *testing.T) {
 	b := devicetest.Open(t, 2)
-	mesh := must(b.Mesh(xla.Axis("ring", 2), xla.Axis("one", 1)))
+	mesh := must.Value(b.Mesh(xla.Axis("ring", 2), xla.Axis("one", 1)))
 	ring, ulysses := sequence.Group{Ring: "ring"}, sequence.Group{Ulysses: "ring"}
 	f32, positions := dtypes.Float32, shapes.Make(dtypes.Int32, 4)
 	for _, c := range []struct {
@@ -302,7 +301,7 @@ func TestErrors(t *testing.T) {
 		{ring, 8, 2, 2, f32, func(_ *graph.Graph, o *flash.Options) { o.Implementation = flash.CuDNN },
 			"gives no partial results"},
 	} {
-		p := must(xla.Compile(mesh, func(q, k *graph.Node) *graph.Node {
+		p := must.Value(xla.Compile(mesh, func(q, k *graph.Node) *graph.Node {
 			o := flash.Causal()
 			if c.with != nil {
 				c.with(q.Graph(), &o)
@@ -315,7 +314,7 @@ func TestErrors(t *testing.T) {
 		}
 		p.Close()
 	}
-	p := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node { return ring.Take(x, 1) },
+	p := must.Value(xla.Compile(mesh, func(x *graph.Node) *graph.Node { return ring.Take(x, 1) },
 		xla.In(xla.Replicated()).Gives(xla.Shard(0, "ring"))))
 	if _, err := p.Call([]float32{1, 2}); err == nil || !strings.Contains(err.Error(), "and no axis 1") {
 		t.Errorf("taking tokens of no axis: %v", err)

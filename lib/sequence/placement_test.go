@@ -12,6 +12,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/flash"
 	"github.com/shardbook/shardbook/lib/sequence"
@@ -168,9 +169,9 @@ func ExampleGroup_Traffic() {
 func program(t *testing.T, b *xla.Backend, s sequence.Group, layer sequence.Layer, ring, ulysses int, o flash.Options,
 	backward bool) *xla.Program {
 	t.Helper()
-	mesh := must(b.Mesh(xla.Axis("ring", ring), xla.Axis("heads", ulysses)))
+	mesh := must.Value(b.Mesh(xla.Axis("ring", ring), xla.Axis("heads", ulysses)))
 	shard := xla.Shard(1, "ring", "heads")
-	p := must(xla.Compile(mesh, func(in nodes) nodes {
+	p := must.Value(xla.Compile(mesh, func(in nodes) nodes {
 		out := s.Attention(in[0], in[1], in[2], layer.Tokens, o)
 		if !backward {
 			return nodes{out}
@@ -184,9 +185,7 @@ func program(t *testing.T, b *xla.Backend, s sequence.Group, layer sequence.Laye
 		return tensors.FromShape(shapes.Make(layer.Type, layer.Batch, tokens, heads, layer.Width))
 	}
 	q, k := of(layer.Heads), of(layer.KeyHeads)
-	if err := p.Prepare(q, k, k, q); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Prepare(q, k, k, q))
 	return p
 }
 
@@ -208,7 +207,7 @@ func TestTraffic(t *testing.T) {
 	} {
 		layer := sequence.Layer{Batch: 2, Tokens: 24, Heads: 8, KeyHeads: 4, Width: 4, Type: c.dtype}
 		for _, backward := range []bool{false, true} {
-			report := must(program(t, b, c.group, layer, c.ring, c.ulysses, c.o, backward).Collectives())
+			report := must.Value(program(t, b, c.group, layer, c.ring, c.ulysses, c.o, backward).Collectives())
 			forwards, backwards := c.group.Traffic(layer, c.ring, c.ulysses)
 			plan := slices.Clone(forwards)
 			if c.ring > 1 { // the all-to-all of collective.Rank
@@ -244,7 +243,7 @@ func TestMemory(t *testing.T) {
 		s := sequence.Group{Ring: "ring", Placement: sequence.Zigzag}
 		layer := sequence.Layer{Batch: 1, Tokens: ranks * tokens, Heads: 4, KeyHeads: 4, Width: 32,
 			Type: dtypes.Float32}
-		m := must(program(t, b, s, layer, ranks, 1, flash.Causal(), true).Memory())
+		m := must.Value(program(t, b, s, layer, ranks, 1, flash.Causal(), true).Memory())
 		return m.Arguments + m.Outputs + m.Temporary
 	}
 	one, four, eight := needs(1), needs(4), needs(8)
@@ -259,14 +258,14 @@ func TestMemory(t *testing.T) {
 // test their results.)
 func TestBetween(t *testing.T) {
 	const ranks, tokens, heads, width = 4, 32, 2, 8
-	mesh := must(devicetest.One().Mesh(xla.Axis("data", 1)))
+	mesh := must.Value(devicetest.One().Mesh(xla.Axis("data", 1)))
 	own := shapes.Make(dtypes.Float32, 1, tokens/ranks, heads, width)
 	attend := func(in []*graph.Node) []*graph.Node {
 		collective.Between(in[0].Graph(), "ring", ranks, in[3])
 		g := sequence.Group{Ring: "ring", Placement: sequence.Zigzag}
 		return []*graph.Node{g.Attention(in[0], in[1], in[2], tokens, flash.Causal())}
 	}
-	cut := must(xla.NewSegments(mesh, attend, own, own, own, shapes.Make(dtypes.Int32)))
+	cut := must.Value(xla.NewSegments(mesh, attend, own, own, own, shapes.Make(dtypes.Int32)))
 	layer := sequence.Layer{Batch: 1, Tokens: tokens, Heads: heads, KeyHeads: heads, Width: width, Type: dtypes.Float32}
 	there, _ := sequence.Group{Ring: "ring"}.Traffic(layer, ranks, 1)
 	var bytes int64

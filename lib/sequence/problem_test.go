@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/flash"
 	"github.com/shardbook/shardbook/lib/flash/online"
 	"github.com/shardbook/shardbook/lib/recompute"
@@ -177,8 +178,8 @@ func (p problem) build(in nodes) nodes {
 func compile(t testing.TB, b *xla.Backend, problems []problem) *xla.Program {
 	t.Helper()
 	p := problems[0]
-	mesh := must(b.Mesh(xla.Axis("ring", p.ring), xla.Axis("heads", p.ulysses)))
-	program := must(xla.Compile(mesh, func(in nodes) (out nodes) {
+	mesh := must.Value(b.Mesh(xla.Axis("ring", p.ring), xla.Axis("heads", p.ulysses)))
+	program := must.Value(xla.Compile(mesh, func(in nodes) (out nodes) {
 		for i, p := range problems {
 			out = append(out, p.build(in[4*i:4*i+4])...)
 		}
@@ -198,11 +199,11 @@ func run(t testing.TB, b *xla.Backend, problems ...problem) ([]result, *xla.Prog
 			args = append(args, x)
 		}
 	}
-	out := must(program.Call(args...))
+	out := must.Value(program.Call(args...))
 	results := make([]result, len(problems))
 	for i, p := range problems {
 		for j := range 4 {
-			joined := must(out[4*i+j].Merge())
+			joined := must.Value(out[4*i+j].Merge())
 			results[i][j] = p.inOrder(wide(joined), joined.Shape().Dim(1), joined.Shape().Dim(2)*p.d)
 		}
 	}
@@ -229,12 +230,4 @@ func (p problem) places(n int) (positions []int) {
 		positions = append(positions, p.group.Placement.Positions(n, p.ring, rank)...)
 	}
 	return positions
-}
-
-// must returns x, and panics with an error.
-func must[T any](x T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return x
 }

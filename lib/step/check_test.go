@@ -7,14 +7,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
-)
 
-func check(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
+	"github.com/shardbook/shardbook/internal/must"
+)
 
 // parsed reads a plan, and checks that it is the same after it is written and read again.
 func parsed(t *testing.T, text string) *Plan {
@@ -49,7 +44,7 @@ func TestGood(t *testing.T) {
 			t.Errorf("%v%v", p, err)
 		}
 		q, err := p.WithMessages()
-		check(t, err)
+		must.Do(t, err)
 		parsed(t, q.String())
 		if err := q.Check(); err != nil {
 			t.Errorf("%v%v", q, err)
@@ -186,7 +181,7 @@ func TestCheckErrors(t *testing.T) {
 			"unit 0 is on ranks 0, and along [data] rank 0"},
 	} {
 		s, err := Parse(c.text)
-		check(t, err)
+		must.Do(t, err)
 		if err := s.Check(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s\nis %v, want %q", c.text, err, c.want)
 		}
@@ -237,9 +232,9 @@ func TestCopies(t *testing.T) {
 func TestAverageWaits(t *testing.T) {
 	p := parsed(t, "plan x blocks=1\naxis all size=2 groups=0-1\nranks 0-1: 0F0 0B0 0STORE_GRAD 0HOST_U0 "+
 		"0FETCH_PARAM AVERAGE")
-	check(t, p.Check())
+	must.Do(t, p.Check())
 	flow, err := p.Flow(0)
-	check(t, err)
+	must.Do(t, err)
 	if want := []int{0, 1, 5, 5, 5, 6}; !slices.Equal(flow.Done, want) || !slices.Equal(flow.After[5], []int{4}) {
 		t.Errorf("done at %v, after %v: want %v, and the average after the fetch", flow.Done, flow.After, want)
 	}
@@ -252,7 +247,7 @@ func TestWaits(t *testing.T) {
 	for range 600 {
 		p := randomSchedule(random)
 		q, err := p.WithMessages()
-		check(t, err)
+		must.Do(t, err)
 		without := *q
 		without.Ranks = slices.Clone(q.Ranks)
 		for r, list := range q.Ranks {
@@ -276,7 +271,7 @@ func TestMessages(t *testing.T) {
 	for range 600 {
 		p := randomSchedule(random)
 		q, err := p.WithMessages()
-		check(t, err)
+		must.Do(t, err)
 		for r, list := range q.Ranks {
 			passes := slices.DeleteFunc(slices.Clone(list), func(op Op) bool { return !op.Kind.Pass() })
 			if !slices.Equal(passes, p.Ranks[r]) {
@@ -313,7 +308,7 @@ func firstUse(passes []Op, recv Op) int {
 func TestWithMessagesRefused(t *testing.T) {
 	p := parsed(t, small)
 	q, err := p.WithMessages()
-	check(t, err)
+	must.Do(t, err)
 	if _, err := q.WithMessages(); err == nil || !strings.Contains(err.Error(), "has messages already") {
 		t.Errorf("messages twice: %v", err)
 	}
@@ -370,7 +365,7 @@ func TestMemoryRandom(t *testing.T) {
 		}
 		for r, ops := range p.Ranks {
 			flow, err := p.Flow(r)
-			check(t, err)
+			must.Do(t, err)
 			held := map[Value]int{}
 			for u := range flow.Resident {
 				held[Value{Held: Full, Unit: u}]++
@@ -414,7 +409,7 @@ func TestMemory(t *testing.T) {
 	s := Sizes{Input: []int64{1}, Saved: []int64{10}, Full: []int64{100}, Sum: []int64{100}, Reduced: []int64{25},
 		Resident: []int64{50}, States: []int64{200}}
 	memory, err := p.Memory(s)
-	check(t, err)
+	must.Do(t, err)
 	var gathered []int64
 	for _, b := range memory[3].Levels {
 		gathered = append(gathered, b.Gathered)

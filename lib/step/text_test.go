@@ -11,6 +11,8 @@ import (
 	"testing"
 	"testing/iotest"
 	"unicode/utf8"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // TestRoundTrip writes and reads random plans, sound and not, under awkward names.
@@ -53,7 +55,7 @@ func both(t *testing.T, p *Plan) {
 		return // CSV has no form for that
 	}
 	var b bytes.Buffer
-	check(t, p.WriteCSV(&b))
+	must.Do(t, p.WriteCSV(&b))
 	written := b.String()
 	if got, err := ReadCSV(&b); err != nil || !reflect.DeepEqual(got, p) {
 		t.Fatalf("as CSV:\n%s\ncomes back as\n%v(%v)", written, got, err)
@@ -151,7 +153,7 @@ func TestReadLoweredCSV(t *testing.T) {
 	const lowered = "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0RESHARD,0REDUCE_GRAD\n" +
 		"1UNSHARD,1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,(1F1;1B1)OVERLAP_F_B,1SEND_B1,1REDUCE_GRAD,1RESHARD"
 	p, err := ReadCSV(strings.NewReader(lowered))
-	check(t, err)
+	must.Do(t, err)
 	if err := p.Check(); err != nil {
 		t.Error(err)
 	}

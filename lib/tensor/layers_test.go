@@ -14,6 +14,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/tensor"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -21,7 +22,7 @@ import (
 
 // A group along an axis of one device, and one with no axis, add nothing to the graph.
 func TestAlone(t *testing.T) {
-	mesh := must(devicetest.Open(t, 1).Mesh(xla.Axis("tensor", 1)))
+	mesh := must.Value(devicetest.Open(t, 1).Mesh(xla.Axis("tensor", 1)))
 	groups := []tensor.Group{{}, {Axis: "tensor"}, {Axis: "tensor", Sequence: true, Overlap: true}}
 	p := onRanks(t, mesh, 0, 2, func(in []*graph.Node) []*graph.Node {
 		for _, group := range groups {
@@ -39,13 +40,11 @@ func TestAlone(t *testing.T) {
 		}
 		return in[:1]
 	})
-	if err := p.Prepare(zeros(1, 1, 2, 3), zeros(1, 3)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Prepare(zeros(1, 1, 2, 3), zeros(1, 3)))
 }
 
 func TestErrors(t *testing.T) {
-	mesh := must(devicetest.Open(t, 2).Mesh(xla.Axis("tensor", 2)))
+	mesh := must.Value(devicetest.Open(t, 2).Mesh(xla.Axis("tensor", 2)))
 	group := tensor.Group{Axis: "tensor"}
 	ring := tensor.Group{Axis: "tensor", Sequence: true, Overlap: true}
 	cut := &params.Cut{Index: [][]int{{0, 1}, {0, 2}}}
@@ -71,7 +70,7 @@ func TestErrors(t *testing.T) {
 			return group.CrossEntropy(x, graph.Zeros(x.Graph(), shapes.Make(dtypes.Int32, 3)), 8)
 		}},
 	} {
-		p := must(xla.Compile(mesh, c.of, xla.In(xla.Replicated()).Gives(xla.Replicated())))
+		p := must.Value(xla.Compile(mesh, c.of, xla.In(xla.Replicated()).Gives(xla.Replicated())))
 		if err := p.Prepare(zeros(3, 5)); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%v, want %q in it", err, c.want)
 		}
@@ -84,7 +83,7 @@ func TestErrors(t *testing.T) {
 func TestSumCopies(t *testing.T) {
 	const n = 4
 	group := tensor.Group{Axis: "tensor"}
-	mesh := must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
+	mesh := must.Value(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
 	r := rand.New(rand.NewPCG(7, 8))
 	var cuts []*params.Cut
 	var args []any
@@ -157,7 +156,7 @@ func TestSumCopies(t *testing.T) {
 // Only the columns that several ranks have are communicated.
 func TestCopiesTraffic(t *testing.T) {
 	const n, width, heads, wide = 4, 3, 4, 2
-	mesh := must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
+	mesh := must.Value(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
 	for _, c := range []struct {
 		keys int
 		want string
@@ -168,15 +167,13 @@ func TestCopiesTraffic(t *testing.T) {
 			{Kind: xla.AllToAll, Count: 1, Bytes: 4 * n}})},
 	} {
 		spec := params.New("qkv.w", dtypes.Float32, width, (heads+2*c.keys)*wide)
-		cut := must(tensor.Heads(-1, heads, c.keys, wide)(spec, n))
+		cut := must.Value(tensor.Heads(-1, heads, c.keys, wide)(spec, n))
 		p := onRanks(t, mesh, 0, 1, func(in []*graph.Node) []*graph.Node {
 			x := tensor.Group{Axis: "tensor"}.SumCopies(in[0], -1, cut)
 			return graph.Gradient(graph.ReduceAllSum(graph.Square(x)), in[0])
 		})
-		if err := p.Prepare(zeros(n, width, cut.Length())); err != nil {
-			t.Fatal(err)
-		}
-		if got := fmt.Sprint(must(p.Collectives())); got != c.want {
+		must.Do(t, p.Prepare(zeros(n, width, cut.Length())))
+		if got := fmt.Sprint(must.Value(p.Collectives())); got != c.want {
 			t.Errorf("%d key heads: %s, want %s", c.keys, got, c.want)
 		}
 	}
@@ -213,14 +210,14 @@ func TestCrossEntropy(t *testing.T) {
 		wantGradient[i*vocab+int(target)] -= float64(i + 1)
 	}
 
-	cut := must(params.EvenCut(2, vocab, n, true))
+	cut := must.Value(params.EvenCut(2, vocab, n, true))
 	backend := devicetest.Open(t, n)
 	for _, group := range []tensor.Group{{Axis: "tensor"}, {}} {
 		ranks := n
 		if group.Alone() {
 			ranks = 1
 		}
-		p := onRanks(t, must(backend.Mesh(xla.Axis("tensor", ranks))), 1, 2, func(in []*graph.Node) []*graph.Node {
+		p := onRanks(t, must.Value(backend.Mesh(xla.Axis("tensor", ranks))), 1, 2, func(in []*graph.Node) []*graph.Node {
 			loss := group.CrossEntropy(in[0], in[1], vocab)
 			weights := graph.AddScalar(graph.IotaFull(in[0].Graph(), loss.Shape()), 1) // (B,T)
 			return append(graph.Gradient(graph.ReduceAllSum(graph.Mul(loss, weights)), in[0]), loss)
@@ -262,9 +259,9 @@ func TestEmbed(t *testing.T) {
 	const n, vocab, width = 3, 7, 2
 	table := random(rand.New(rand.NewPCG(5, 6)), 1, vocab, width)
 	tokens := []uint8{0, 6, 3, 2, 5, 1, 4, 6, 3, 0, 200, 9}
-	cut := must(params.EvenCut(0, vocab, n, true))
+	cut := must.Value(params.EvenCut(0, vocab, n, true))
 	group := tensor.Group{Axis: "tensor"}
-	p := onRanks(t, must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n))), 1, 2,
+	p := onRanks(t, must.Value(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n))), 1, 2,
 		func(in []*graph.Node) []*graph.Node {
 			half := group.Embed(graph.ConvertDType(in[0], dtypes.BFloat16), in[1])
 			if half.DType() != dtypes.BFloat16 {
@@ -303,7 +300,7 @@ func zeros(dims ...int) *tensors.Tensor {
 func TestTraffic(t *testing.T) {
 	const n, batch, tokens, width, hidden = 4, 2, 8, 4, 12
 	const full = batch * tokens * width * 4 // bytes
-	mesh := must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
+	mesh := must.Value(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
 	for _, w := range variants {
 		for passes := 1; passes <= 2; passes++ {
 			length := tokens
@@ -335,7 +332,7 @@ func TestTraffic(t *testing.T) {
 				zeros(n, hidden/n, width)); err != nil {
 				t.Fatal(err)
 			}
-			got := must(p.Collectives())
+			got := must.Value(p.Collectives())
 			slices.SortFunc(got, func(a, b xla.Traffic) int { return int(a.Kind) - int(b.Kind) })
 			if !slices.Equal(got, want) {
 				t.Errorf("%s, %d passes: %v, want %v", w.name, passes, got, xla.Report(want))
@@ -354,7 +351,7 @@ func pair(t tensor.Group, x, a, b *graph.Node) *graph.Node {
 // position, and the gradient of x.
 func TestNoDeviceHasAllLogits(t *testing.T) {
 	const n, batch, tokens, width, vocab = 8, 2, 32, 4, 4093
-	mesh := must(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
+	mesh := must.Value(devicetest.Open(t, n).Mesh(xla.Axis("tensor", n)))
 	group := tensor.Group{Axis: "tensor"}
 	p := onRanks(t, mesh, 1, 3, func(in []*graph.Node) []*graph.Node {
 		logits := group.Columns(in[0], []*graph.Node{in[1]}, dot)[0]
@@ -365,14 +362,14 @@ func TestNoDeviceHasAllLogits(t *testing.T) {
 		tensors.FromShape(shapes.Make(dtypes.Int32, batch, tokens))); err != nil {
 		t.Fatal(err)
 	}
-	memory := must(p.Memory())
+	memory := must.Value(p.Memory())
 	if all := int64(4 * batch * tokens * vocab); memory.Temporary >= all/2 {
 		t.Errorf("%d bytes of temporary memory; all logits have %d", memory.Temporary, all)
 	}
 	t.Logf("%d bytes of temporary memory; all logits have %d", memory.Temporary, 4*batch*tokens*vocab)
 	want := xla.Report{{Kind: xla.AllReduce, Count: 3, Bytes: 4 * batch * tokens * (3 + width)},
 		{Kind: xla.AllToAll, Count: 1, Bytes: 4 * n}}
-	if got := fmt.Sprint(must(p.Collectives())); got != fmt.Sprint(want) {
+	if got := fmt.Sprint(must.Value(p.Collectives())); got != fmt.Sprint(want) {
 		t.Errorf("%s, want %v", got, want)
 	}
 }

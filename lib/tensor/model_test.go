@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/tensor"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -105,7 +106,7 @@ func onRanks(t *testing.T, mesh *xla.Mesh, same, inputs int, f func(in []*graph.
 			in[i] = xla.Shard(0, "tensor")
 		}
 	}
-	p := must(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+	p := must.Value(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
 		for i := range in[:len(in)-same] {
 			in[i] = graph.Squeeze(in[i], 0)
 		}
@@ -122,10 +123,10 @@ func onRanks(t *testing.T, mesh *xla.Mesh, same, inputs int, f func(in []*graph.
 // call runs a program of onRanks and returns each output's values, of one rank after another.
 func call(t *testing.T, p *xla.Program, args ...any) [][]float32 {
 	t.Helper()
-	out := must(p.Call(args...))
+	out := must.Value(p.Call(args...))
 	values := make([][]float32, len(out))
 	for i, o := range out {
-		all := must(o.Merge())
+		all := must.Value(o.Merge())
 		values[i] = tensors.MustCopyFlatData[float32](all)
 	}
 	return values
@@ -160,14 +161,6 @@ func largest(values []float64) float64 {
 
 func dot(x, w *graph.Node) *graph.Node { return graph.DotGeneral(x, []int{-1}, nil, w, []int{0}, nil) }
 
-// must returns x, and panics with an error.
-func must[T any](x T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return x
-}
-
 // The gradients of two pairs of layers and a replicated vector are those of one device that computes in float64 on
 // another backend, for any number of devices and every kind of tensor parallelism, also recomputed under Checkpoint
 // with the communication. (lib/train compares full models.)
@@ -191,18 +184,18 @@ func TestEqualsOneDevice(t *testing.T) {
 		hidden := 3 * ranks
 		full := []array{random(r, 1, 2, 2*ranks, 4), random(r, 0.5, 4, hidden), random(r, 0.5, hidden, 4),
 			random(r, 1, 4)}
-		cuts := []*params.Cut{nil, must(params.EvenCut(1, hidden, ranks, false)),
-			must(params.EvenCut(0, hidden, ranks, false)), nil}
+		cuts := []*params.Cut{nil, must.Value(params.EvenCut(1, hidden, ranks, false)),
+			must.Value(params.EvenCut(0, hidden, ranks, false)), nil}
 		var exact []*tensors.Tensor
 		var args []any
 		for i, a := range full {
 			exact = append(exact, tensors.FromFlatDataAndDimensions(a.values, a.dims...))
 			args = append(args, a.stacked(cuts[i], ranks))
 		}
-		want := must(devicetest.CallOn(devicetest.PureGo(), func(in []*graph.Node) []*graph.Node {
+		want := must.Value(devicetest.CallOn(devicetest.PureGo(), func(in []*graph.Node) []*graph.Node {
 			return gradients(tensor.Group{}, in, false)
 		}, exact...))
-		mesh := must(backend.Mesh(xla.Axis("data", 8/ranks), xla.Axis("tensor", ranks))) // among other axes
+		mesh := must.Value(backend.Mesh(xla.Axis("data", 8/ranks), xla.Axis("tensor", ranks))) // among other axes
 		for _, w := range variants {
 			p := onRanks(t, mesh, 0, 4, func(in []*graph.Node) []*graph.Node {
 				return append(gradients(w.group, in, false), gradients(w.group, in, true)...)

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/tensor"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -94,7 +95,7 @@ func TestRules(t *testing.T) {
 	f := dtypes.Float32
 	tree := params.Tree{params.New("tok", f, 5, 2), params.New("h0.up.w", f, 3, 4), params.New("h10.up.w", f, 3, 4),
 		params.New("h0.down.w", f, 4, 3), params.New("h1.qkv.b", f, 4), params.New("lnf.g", f, 3)}
-	cuts := must(rules.Cuts(tree, 2))
+	cuts := must.Value(rules.Cuts(tree, 2))
 	place := rules.Auto("tensor", 2)
 	var axes []int
 	var placements []string
@@ -168,8 +169,8 @@ func relu(x *graph.Node) *graph.Node { return graph.Max(x, graph.ZerosLike(x)) }
 
 // two opens two devices along the axis "tensor".
 func two() (mesh *xla.Mesh, done func()) {
-	backend := must(xla.Open(xla.Devices(2), xla.Plugin("cpu")))
-	mesh = must(backend.Mesh(xla.Axis("tensor", 2)))
+	backend := must.Value(xla.Open(xla.Devices(2), xla.Plugin("cpu")))
+	mesh = must.Value(backend.Mesh(xla.Axis("tensor", 2)))
 	return mesh, backend.Close
 }
 
@@ -182,22 +183,22 @@ func Example() {
 	mesh, done := two()
 	defer done()
 	group := tensor.Group{Axis: "tensor"}
-	p := must(xla.Compile(mesh, func(x, a, b *graph.Node) (y, part, z *graph.Node) {
+	p := must.Value(xla.Compile(mesh, func(x, a, b *graph.Node) (y, part, z *graph.Node) {
 		y = relu(group.Columns(x, []*graph.Node{a}, dot)[0])
 		part = dot(y, b)
 		return y, part, group.Leave(part) // group.Rows is these two
 	}, xla.In(xla.Replicated(), xla.Shard(1, "tensor"), xla.Shard(0, "tensor")).
 		Gives(xla.Shard(2, "tensor"), xla.Shard(2, "tensor"), xla.Shard(0, "tensor"))))
-	out := must(p.Call(inputX, firstA, secondB))
+	out := must.Value(p.Call(inputX, firstA, secondB))
 	for d := range 2 {
 		fmt.Printf("device %d: Y%d = %v, Z%d = Y%d·B%d = %v, their sum %v\n", d, d+1, row(out[0], d), d+1, d+1, d+1,
 			row(out[1], d), row(out[2], d))
 	}
-	sent := must(p.Collectives())
+	sent := must.Value(p.Collectives())
 	fmt.Println(sent)
 
-	one := must(graph.NewExec(mesh.Backend(), func(x, a, b *graph.Node) *graph.Node { return dot(relu(dot(x, a)), b) }))
-	z := must(one.Call(inputX, firstA, secondB))
+	one := must.Value(graph.NewExec(mesh.Backend(), func(x, a, b *graph.Node) *graph.Node { return dot(relu(dot(x, a)), b) }))
+	z := must.Value(one.Call(inputX, firstA, secondB))
 	fmt.Println("one device: Z =", z[0].Value().([][][]float32)[0][0])
 	// Output:
 	// device 0: Y1 = [3 1 0], Z1 = Y1·B1 = [3 1], their sum [9 3]
@@ -211,11 +212,11 @@ func ExampleRules_Auto() {
 	mesh, done := two()
 	defer done()
 	place := rules.Auto("tensor", 2)
-	p := must(xla.CompileAuto(mesh, func(x, a, b *graph.Node) *graph.Node { return dot(relu(dot(x, a)), b) },
+	p := must.Value(xla.CompileAuto(mesh, func(x, a, b *graph.Node) *graph.Node { return dot(relu(dot(x, a)), b) },
 		xla.In(xla.Replicated(), place(0, tree[0]), place(1, tree[1])).Gives(xla.Replicated())))
-	out := must(p.Call(inputX, firstA, secondB))
+	out := must.Value(p.Call(inputX, firstA, secondB))
 	fmt.Println("Z =", row(out[0], 0), "on one and", row(out[0], 1), "on the other")
-	sent := must(p.Collectives())
+	sent := must.Value(p.Collectives())
 	fmt.Println(sent)
 	// Output:
 	// Z = [9 3] on one and [9 3] on the other

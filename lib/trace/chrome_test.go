@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
@@ -72,14 +73,10 @@ func TestChrome(t *testing.T) {
 			sortTrace(want)
 		}
 		var file bytes.Buffer
-		if err := want.WriteChrome(&file); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, want.WriteChrome(&file))
 		checkChrome(t, file.Bytes())
 		got, err := trace.ReadChrome(&file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if !sameTrace(got, want) {
 			t.Fatalf("read %+v\nwant %+v", got, want)
 		}
@@ -112,9 +109,7 @@ func checkChrome(t *testing.T, file []byte) {
 		} `json:"traceEvents"`
 	}
 	d := json.NewDecoder(bytes.NewReader(file))
-	if err := d.Decode(&content); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, d.Decode(&content))
 	named, process := map[int]bool{}, map[int]int{}
 	open := map[int][]float64{}
 	for i, e := range content.Events {

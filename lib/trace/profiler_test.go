@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/trace"
 )
 
@@ -70,20 +71,14 @@ func TestWindows(t *testing.T) {
 				got = append(got, text)
 				return nil
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			for step := range steps {
 				end := p.Recorder().Start(0, trace.Compute, fmt.Sprint(step))
 				p.Recorder().Count(0, "step", int64(step))
 				end()
-				if err := p.Step(); err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, p.Step())
 			}
-			if err := errors.Join(p.Close(), p.Close()); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, errors.Join(p.Close(), p.Close()))
 			if !slices.Equal(got, want) {
 				t.Fatalf("%+v over %d steps: windows %q, want %q", s, steps, got, want)
 			}
@@ -106,9 +101,7 @@ func TestProfilerErrors(t *testing.T) {
 	}
 	full := errors.New("full")
 	p, err := trace.NewProfiler(trace.Schedule{Active: 2}, func(trace.Window) error { return full })
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for step, want := range []error{nil, full, nil} {
 		if err := p.Step(); err != want {
 			t.Errorf("step %d: error %v, want %v", step, err, want)

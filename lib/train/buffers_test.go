@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/precision"
@@ -40,9 +41,7 @@ func TestBuffers(t *testing.T) {
 				before := state(t, run)
 				x, y := toy.Batch(0, 8)
 				m, err := run.Step(x, y)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				after := state(t, run)
 				if !after[frozen].Equal(before[frozen]) {
 					t.Errorf("what is frozen is %s, it was %s", after[frozen], before[frozen])

@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -126,9 +127,7 @@ func TestShares(t *testing.T) {
 		r := train.Recipe{Model: toy.Model(true), Optimizer: optim.AdamW(0.1), Precision: c.policy(), Clip: c.clip,
 			Seed: 5}
 		state, err := r.Initial()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		tree := r.Model.Params()
 		fn := func(in []*graph.Node) []*graph.Node {
 			g := in[0].Graph()
@@ -198,9 +197,7 @@ func nearLargest(a, b *tensors.Tensor, share float64) bool {
 func TestSharesRefused(t *testing.T) {
 	r := train.Recipe{Model: line{[]float32{1, 2}}, Optimizer: optim.SGD(1)}
 	state, err := r.Initial()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	sum := func(x *graph.Node) *graph.Node { return x }
 	for name, s := range map[string]train.Shard{
 		"no places": {Counted: []bool{true}, Sum: sum},

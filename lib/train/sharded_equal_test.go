@@ -5,6 +5,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -58,19 +59,13 @@ func TestSharedEqualsOneDeviceOdd(t *testing.T) {
 	// bit is the same.
 	saved, ctx := runs[1], context.Background()
 	path, err := saved.Save(ctx, t.TempDir(), nil, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	c, err := checkpoint.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	want := trainTo(t, saved, odd, 23)
 	end := state(t, saved)
 	for i, run := range runs[:4] {
-		if err := run.Load(ctx, c); err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, run.Load(ctx, c))
 		got := trainTo(t, run, odd, 23)
 		for step := range got {
 			if !(apart(got[step].Loss, want[step].Loss) <= inFloat32.losses) {

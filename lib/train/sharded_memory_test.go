@@ -3,6 +3,7 @@ package train_test
 import (
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/sequence"
 )
@@ -11,9 +12,7 @@ import (
 func TestSharedMemory(t *testing.T) {
 	temporary := func(w way, c gpt.Config, batch int) int64 {
 		m, err := w.passes(t, c, batch, true).Memory()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		return m.Temporary
 	}
 	long := gpt.Config{Layers: 1, Width: 32, Heads: 4, Vocab: 64, Positions: gpt.Rotary, Flash: true}

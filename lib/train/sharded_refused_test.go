@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -26,9 +27,7 @@ func (m mistaken) Shards(func(axis string) (int, error)) (params.Shards, error) 
 func TestSharedRefused(t *testing.T) {
 	mesh := func(axes ...xla.MeshAxis) *xla.Mesh {
 		m, err := eight().Mesh(axes...)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		return m
 	}
 	data, four := xla.Axis(train.Axis, 1), xla.Axis("tensor", 4)

@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -129,18 +130,14 @@ func TestSharedUpdates(t *testing.T) {
 				r := c.recipe
 				r.Model = m
 				run, err := ddp.NewSPMD(w.mesh(t), r)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				defer run.Close()
 				skipped := 0
 				// 4·1024 times 64 overflows float16, times 1 it does not
 				for _, mean := range []float32{1, 4, 0.5} {
 					x := tensors.FromValue([][]float32{{mean}})
 					got, err := run.Step(x, x)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, err)
 					if got.Skipped {
 						skipped++
 					}

@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/precision"
@@ -79,9 +80,7 @@ func (w way) mesh(t testing.TB) *xla.Mesh {
 		}
 	}
 	mesh, err := eight().Mesh(axes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return mesh
 }
 
@@ -120,9 +119,7 @@ func trainTo(t testing.TB, run *train.Run, c gpt.Config, last int) (all []train.
 	t.Helper()
 	for run.Steps() < last {
 		m, err := run.Step(tokens(c, run.Steps()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		all = append(all, m)
 	}
 	return all
@@ -182,9 +179,7 @@ func hold(t *testing.T, r train.Recipe, b bounds, ways ...way) (runs []*train.Ru
 		}
 		here := state(t, run)
 		there, err := run.State(w.devices() - 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if r.Precision == (precision.Policy{}) && c.Recompute == "" && c.Dropout == 0 { // which theory leaves out
 			if got, want := report(t, run), w.step(t, c, rows, r.Clip > 0); !maps.Equal(got, want) {
 				t.Errorf("%v: a step moves %v, want %v", w, got, want)

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/sequence"
@@ -23,9 +24,7 @@ func (w way) passes(t testing.TB, c gpt.Config, batch int, backward bool) *xla.P
 	t.Helper()
 	mesh, m, tree := w.mesh(t), w.model(c), slices.Clone(c.Params())
 	shards, err := m.Shards(mesh.AxisSize)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var on []xla.Placement
 	var args []any
 	for i, s := range tree {
@@ -52,13 +51,9 @@ func (w way) passes(t testing.TB, c gpt.Config, batch int, backward bool) *xla.P
 		}
 		return append([]*graph.Node{loss}, graph.Gradient(loss, p...)...)
 	}, xla.In(append(slices.Clone(on), xla.Shard(0, train.Axis), xla.Shard(0, train.Axis))...).Gives(gives...))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(program.Close)
-	if err := program.Prepare(append(args, text, text)...); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, program.Prepare(append(args, text, text)...))
 	return program
 }
 
@@ -88,9 +83,7 @@ func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffi
 			passes, heads = 2, 1
 		}
 		cuts, err := w.model(c).Config.Rules().Cuts(c.Params(), n)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		biases, whole := 1, 0 // whole: bytes of parameters that no rule cuts
 		if c.NoBias {
 			biases = 0
@@ -160,9 +153,7 @@ func (w way) step(t testing.TB, c gpt.Config, batch int, clips bool) traffic {
 	}
 	if n := max(1, w.data) * max(1, w.ring) * max(1, w.ulysses); n > 1 {
 		shards, err := w.model(c).Shards(w.mesh(t).AxisSize)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		bytes := 4 // the loss
 		for i, s := range c.Params() {
 			var cut *params.Cut
@@ -179,9 +170,7 @@ func (w way) step(t testing.TB, c gpt.Config, batch int, clips bool) traffic {
 func report(t testing.TB, of interface{ Collectives() (xla.Report, error) }) traffic {
 	t.Helper()
 	r, err := of.Collectives()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	found := traffic{}
 	for _, m := range r {
 		found[m.Kind] = m

@@ -14,6 +14,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/gpt"
@@ -29,9 +30,7 @@ var tiny = gpt.Config{Layers: 1, Width: 16, Heads: 2, Seq: 8, Vocab: 128}
 func policy(t *testing.T, name string) precision.Policy {
 	t.Helper()
 	p, err := precision.ParsePolicy(name)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return p
 }
 
@@ -39,13 +38,9 @@ func policy(t *testing.T, name string) precision.Policy {
 func start(t *testing.T, r train.Recipe) *train.Run {
 	t.Helper()
 	mesh, err := devicetest.One().Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	run, err := train.New(mesh, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	t.Cleanup(func() { run.Close() })
 	return run
 }
@@ -54,9 +49,7 @@ func start(t *testing.T, r train.Recipe) *train.Run {
 func steps(t *testing.T, run *train.Run, c gpt.Config, batch, to int) []float64 {
 	t.Helper()
 	batches, err := gpt.Reference().Batches(c, batch)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return stepsOn(t, run, batches.Step, to)
 }
 
@@ -65,13 +58,9 @@ func stepsOn(t *testing.T, run *train.Run, batch func(step int) (inputs, targets
 	t.Helper()
 	for run.Steps() < to {
 		inputs, targets, err := batch(run.Steps())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		m, err := run.Step(inputs, targets)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		losses = append(losses, m.Loss)
 	}
 	return losses
@@ -80,9 +69,7 @@ func stepsOn(t *testing.T, run *train.Run, batch func(step int) (inputs, targets
 func state(t *testing.T, run *train.Run) []*tensors.Tensor {
 	t.Helper()
 	values, err := run.State(0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return values
 }
 
@@ -172,9 +159,7 @@ func TestOverflowIsSkipped(t *testing.T) {
 	one := func(run *train.Run, x0, x1 float32) train.Metrics {
 		t.Helper()
 		m, err := run.Step(tensors.FromValue([][]float32{{x0, x1}}), y)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		return m
 	}
 	tree := recipe.State()
@@ -236,9 +221,7 @@ func TestSmallUpdates(t *testing.T) {
 			}
 		}
 		values, err := run.Params(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		sum := 0.0
 		switch p.Params {
 		case dtypes.Float32:
@@ -249,13 +232,9 @@ func TestSmallUpdates(t *testing.T) {
 			run, err := run.Probe(func(p params.Nodes, _ []*graph.Node) []*graph.Node {
 				return []*graph.Node{graph.ReduceAllSum(graph.ConvertDType(p.Get("w"), dtypes.Float32))}
 			})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			out, err := run.Call()
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			sum = float64(tensors.ToScalar[float32](out[0]))
 		}
 		return sum / 256
@@ -293,9 +272,7 @@ func TestResume(t *testing.T) {
 	mostlyAdam := optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("tok"),
 		Optimizer: optim.Adafactor(1e-2)})
 	text, err := gpt.Reference().Batches(tiny, 3)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for name, c := range map[string]struct {
 		recipe train.Recipe
 		batch  func(step int) (inputs, targets *tensors.Tensor, err error)
@@ -313,17 +290,11 @@ func TestResume(t *testing.T) {
 			to := func(step int) []float64 { return stepsOn(t, run, c.batch, step) }
 			to(3)
 			path, err := run.Save(context.Background(), t.TempDir(), "settings", 1)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			want, end := to(6), state(t, run)
 			saved, err := checkpoint.Open(path)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := run.Load(context.Background(), saved); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
+			must.Do(t, run.Load(context.Background(), saved))
 			if got := to(6); !slices.Equal(got, want) {
 				t.Errorf("losses %v, without a stop %v", got, want)
 			}
@@ -347,13 +318,9 @@ func TestLoadErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	path, err := run.Save(ctx, t.TempDir(), nil, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	saved, err := checkpoint.Open(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for name, c := range map[string]struct {
 		run  *train.Run
 		want string
@@ -414,13 +381,9 @@ func TestClip(t *testing.T) {
 
 func TestRecipeErrors(t *testing.T) {
 	mesh, err := devicetest.One().Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	other, err := devicetest.One().Mesh(xla.Axis("tensor", 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	good := train.Recipe{Model: tiny, Optimizer: optim.AdamW(1e-3)}
 	change := func(f func(*train.Recipe)) train.Recipe { r := good; f(&r); return r }
 	for _, c := range []struct {
@@ -469,14 +432,10 @@ func (barren) Params() params.Tree { return nil }
 func TestStateIsDonated(t *testing.T) {
 	backend := devicetest.Open(t, 1)
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	r := train.Recipe{Model: line{make([]float32, 1000)}, Optimizer: optim.AdamW(1e-3)}
 	run, err := train.New(mesh, r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	x := tensors.FromScalarAndDimensions(float32(1), 1, 1000)
 	for range 3 {
 		if _, err := run.Step(x, x); err != nil {

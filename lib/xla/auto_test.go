@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -31,11 +32,11 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 	}
 	x, w1, w2 := ramp(4, 8), ramp(8, 16), ramp(16, 8)
 	same := func(h *graph.Node) *graph.Node { return h }
-	want := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	want := must.Get(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		y := layer(in[0], in[1], in[2], same)
 		return append(graph.Gradient(graph.ReduceAllSum(graph.Square(y)), in[1]), y)
 	}, x, w1, w2))(t)
-	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("tensor", 4)))(t)
+	mesh := must.Get(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("tensor", 4)))(t)
 	columns, rows := xla.Shard(1, "tensor"), xla.Shard(0, "tensor")
 	for _, c := range []struct {
 		name      string
@@ -46,7 +47,7 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 		{"as it is", func(h *graph.Node) *graph.Node { return xla.Constrain(h, columns) }, false},
 		{"by rows", func(h *graph.Node) *graph.Node { return xla.Constrain(h, rows) }, true},
 	} {
-		p := must(xla.CompileAuto(mesh, func(x, w1, w2 *graph.Node) (*graph.Node, *graph.Node) {
+		p := must.Get(xla.CompileAuto(mesh, func(x, w1, w2 *graph.Node) (*graph.Node, *graph.Node) {
 			y := layer(x, w1, w2, c.constrain)
 			return graph.Gradient(graph.ReduceAllSum(graph.Square(y)), w1)[0], y
 		}, xla.In(xla.Replicated(), columns, rows).Gives(columns, xla.Replicated())))(t)
@@ -60,7 +61,7 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 				t.Errorf("%s: output %d is %v, want %v", c.name, i, got, want[i])
 			}
 		}
-		report := must(p.Collectives())(t)
+		report := must.Get(p.Collectives())(t)
 		if moves := report.Of(xla.AllToAll).Count > 0; moves != c.moves || !moves &&
 			report.Of(xla.AllReduce).Count != 1 {
 			t.Errorf("%s: the compiler chose %v", c.name, report)
@@ -73,13 +74,13 @@ func TestAutoShardingEqualsOneDevice(t *testing.T) {
 func whole(t *testing.T, placed ...*dtensor.Tensor) (all []*tensors.Tensor) {
 	t.Helper()
 	for _, p := range placed {
-		all = append(all, must(p.Merge())(t))
+		all = append(all, must.Get(p.Merge())(t))
 	}
 	return all
 }
 
 func TestAutoShardingErrors(t *testing.T) {
-	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
+	mesh := must.Get(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
 	split := xla.Shard(0, "data")
 	constrain := func(p xla.Placement) func(x *graph.Node) *graph.Node {
 		return func(x *graph.Node) *graph.Node { return xla.Constrain(x, p) }
@@ -102,7 +103,7 @@ func TestAutoShardingErrors(t *testing.T) {
 			return graph.Slice(x, graph.AxisRange(0, 3))
 		}, "not divisible"},
 	} {
-		p := must(c.compile(mesh, c.fn, xla.In(split).Gives(split)))(t)
+		p := must.Get(c.compile(mesh, c.fn, xla.In(split).Gives(split)))(t)
 		fails(p.Call([]float32{1, 2, 3, 4}))(t, c.name, c.want)
 		p.Close()
 	}
@@ -110,11 +111,11 @@ func TestAutoShardingErrors(t *testing.T) {
 
 // The last placement of the inputs is repeated.
 func TestAutoShardingOfFewPlacements(t *testing.T) {
-	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
-	p := must(xla.CompileAuto(mesh, func(x, y *graph.Node) *graph.Node {
+	mesh := must.Get(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
+	p := must.Get(xla.CompileAuto(mesh, func(x, y *graph.Node) *graph.Node {
 		return graph.Add(graph.ReduceAllSum(x), graph.ReduceAllSum(y))
 	}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated())))(t)
 	defer p.Close()
-	out := must(p.Call([]float32{1, 2, 3, 4}, []float32{10, 20, 30, 40}))(t)
+	out := must.Get(p.Call([]float32{1, 2, 3, 4}, []float32{10, 20, 30, 40}))(t)
 	same(t, "both devices", out[0].Shards(), []float32{110}, []float32{110})
 }

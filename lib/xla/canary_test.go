@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // TestCanaryNumbersAreExact checks that every partial sum of the canaries is a multiple of 1/2 of at most 128, which
@@ -48,7 +49,7 @@ func TestCanaryNumbersAreExact(t *testing.T) {
 // TestOpenRefuses changes a canary's result: in the type that is checked every time, in one that is checked once, and
 // in a collective. Open rejects the plugin, names the canary, and no longer trusts the plugin.
 func TestOpenRefuses(t *testing.T) {
-	good := must(Open(Devices(2), Plugin("cpu")))(t)
+	good := must.Get(Open(Devices(2), Plugin("cpu")))(t)
 	defer good.Close()
 	cache := t.TempDir()
 	open := func(canary string, change func([]float64)) error {
@@ -64,7 +65,7 @@ func TestOpenRefuses(t *testing.T) {
 		}
 		return err
 	}
-	trusted := func() int { return len(must(filepath.Glob(filepath.Join(cache, "trusted", "*")))(t)) }
+	trusted := func() int { return len(must.Get(filepath.Glob(filepath.Join(cache, "trusted", "*")))(t)) }
 	for _, c := range []struct {
 		canary string
 		change func([]float64)
@@ -114,9 +115,7 @@ func TestBadFusionsAreRefused(t *testing.T) {
 	output, err := cmd.CombinedOutput()
 	text := string(output)
 	t.Log(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	switch {
 	case strings.Contains(text, "opened, 0 values wrong, error <nil>."):
 	case strings.Contains(text, "refused: ") && strings.Contains(text, "computes wrongly") &&

@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -43,9 +44,9 @@ func cutFunction(in []*graph.Node, shift func(x *graph.Node, by int) *graph.Node
 func TestCut(t *testing.T) {
 	const n, ranks = 4, 3
 	backend := devicetest.OpenOwn(t, ranks)
-	mesh := must(backend.Mesh(xla.Axis("ring", ranks)))(t)
+	mesh := must.Get(backend.Mesh(xla.Axis("ring", ranks)))(t)
 	square := shapes.Make(dtypes.Float32, n, n)
-	cut := must(xla.NewSegments(mesh, func(in []*graph.Node) []*graph.Node {
+	cut := must.Get(xla.NewSegments(mesh, func(in []*graph.Node) []*graph.Node {
 		return cutFunction(in, func(x *graph.Node, by int) *graph.Node { return xla.Shift{Axis: "ring", By: by}.Of(x) })
 	}, square, square, shapes.Make(dtypes.Int32)))(t)
 	// The function's third shift is unused and so not in the list; the gradient's is.
@@ -58,7 +59,7 @@ func TestCut(t *testing.T) {
 	}
 	xs, w := ramp(ranks*n, n), ramp(n, n)
 	sharded := xla.Shard(0, "ring")
-	all := must(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+	all := must.Get(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
 		in[2] = graph.Reshape(in[2]) // a scalar
 		out := cutFunction(in, func(x *graph.Node, by int) *graph.Node {
 			to := make([]int, ranks)
@@ -71,8 +72,8 @@ func TestCut(t *testing.T) {
 		return out
 	}, xla.In(sharded, xla.Replicated(), sharded).Gives(sharded)))(t)
 	defer all.Close()
-	wanted := must(all.Call(clone(t, xs), clone(t, w), []int32{0, 1, 2}))(t)
-	has, parts := make([]map[xla.Ref]*tensors.Tensor, ranks), must(mesh.Place(xs, sharded))(t)
+	wanted := must.Get(all.Call(clone(t, xs), clone(t, w), []int32{0, 1, 2}))(t)
+	has, parts := make([]map[xla.Ref]*tensors.Tensor, ranks), must.Get(mesh.Place(xs, sharded))(t)
 	for r := range has {
 		has[r] = map[xla.Ref]*tensors.Tensor{{Number: 0}: clone(t, parts.Shards()[r]), {Number: 1}: clone(t, w),
 			{Number: 2}: tensors.FromScalar(int32(r))}
@@ -85,14 +86,14 @@ func TestCut(t *testing.T) {
 				has[(r+s.By+ranks)%ranks][xla.Ref{Kind: xla.RefReceived, Number: next}] = has[r][s.Of]
 			}
 		}
-		p := must(xla.CompilePortable(backend, cut.Program(k)))(t)
+		p := must.Get(xla.CompilePortable(backend, cut.Program(k)))(t)
 		defer p.Close()
 		for r := range has {
 			var args []any
 			for _, ref := range of.In {
 				args = append(args, has[r][ref])
 			}
-			for i, out := range must(p.Call(0, args...))(t) {
+			for i, out := range must.Get(p.Call(0, args...))(t) {
 				has[r][of.Out[i]] = clone(t, out)
 			}
 		}
@@ -110,15 +111,15 @@ func TestCut(t *testing.T) {
 }
 
 func TestCutRefuses(t *testing.T) {
-	mesh := must(devicetest.One().Mesh(xla.Axis("data", 1)))(t)
+	mesh := must.Get(devicetest.One().Mesh(xla.Axis("data", 1)))(t)
 	shape := shapes.Make(dtypes.Float32, 2)
 	calls := 0
 	changing := func(in []*graph.Node) []*graph.Node {
 		calls++
 		return []*graph.Node{graph.MulScalar(xla.Shift{Axis: "ring", By: calls}.Of(in[0]), 2)}
 	}
-	cut := must(xla.NewSegments(mesh, changing, shape))(t)
-	p := must(xla.CompilePortable(devicetest.One(), cut.Program(1)))(t)
+	cut := must.Get(xla.NewSegments(mesh, changing, shape))(t)
+	p := must.Get(xla.CompilePortable(devicetest.One(), cut.Program(1)))(t)
 	fails(p.Call(0, []float32{1, 2}))(t, "a function that changes", "another graph each time")
 	fails(xla.NewSegments(mesh, func(in []*graph.Node) []*graph.Node {
 		return xla.While(in, func(s []*graph.Node) *graph.Node { return graph.Const(s[0].Graph(), false) },

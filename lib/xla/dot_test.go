@@ -9,13 +9,14 @@ import (
 
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // TestProductsOfFewRows: matmuls x·wᵀ are right on both sides of the bounds, and transposed on one.
 func TestProductsOfFewRows(t *testing.T) {
-	b := must(Open(Devices(1), Plugin("cpu")))(t)
+	b := must.Get(Open(Devices(1), Plugin("cpu")))(t)
 	defer b.Close()
-	m := must(b.Mesh(Axis("x", 1)))(t)
+	m := must.Get(b.Mesh(Axis("x", 1)))(t)
 	random := rand.New(rand.NewPCG(1, 2))
 	numbers := func(n int) []float32 {
 		values := make([]float32, n)
@@ -37,10 +38,10 @@ func TestProductsOfFewRows(t *testing.T) {
 			rows *= r
 		}
 		x, w := numbers(rows*c.k), numbers(c.n*c.k)
-		p := must(Compile(m, func(in []*graph.Node) *graph.Node {
+		p := must.Get(Compile(m, func(in []*graph.Node) *graph.Node {
 			return graph.DotGeneral(in[0], []int{len(c.rows)}, nil, in[1], []int{1}, nil)
 		}, In(Replicated()).Gives(Replicated())))(t)
-		out := must(p.Call(tensors.FromFlatDataAndDimensions(x, append(slices.Clone(c.rows), c.k)...),
+		out := must.Get(p.Call(tensors.FromFlatDataAndDimensions(x, append(slices.Clone(c.rows), c.k)...),
 			tensors.FromFlatDataAndDimensions(w, c.n, c.k)))(t)
 		name := fmt.Sprintf("%v rows of %d by %d", c.rows, c.k, c.n)
 		y := out[0].Shards()[0]
@@ -57,7 +58,7 @@ func TestProductsOfFewRows(t *testing.T) {
 				t.Fatalf("%s: element %d is %g, want %g", name, i, got, want)
 			}
 		}
-		operations := must(p.Operations())(t)
+		operations := must.Get(p.Operations())(t)
 		transposes := slices.ContainsFunc(operations, func(o Operation) bool {
 			return o.Kind == "transpose" || o.Kind == "fusion" || o.Kind == "copy"
 		})

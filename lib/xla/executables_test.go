@@ -12,6 +12,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/testkernel"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -34,21 +35,21 @@ func keep(t *testing.T, cache string, options ...xla.Option) (got kept) {
 	}
 	before := files()
 	options = append(options, xla.Devices(2), xla.Plugin(devicetest.One().Info().Plugin), xla.CacheDir(cache))
-	backend := must(xla.Open(options...))(t)
+	backend := must.Get(xla.Open(options...))(t)
 	defer backend.Close()
 	if after := files(); !slices.Equal(after, before) {
 		t.Errorf("opening a backend left %q: canaries are to be compiled each time", after)
 	}
-	mesh := must(backend.Mesh(xla.Axis("data", 2)))(t)
+	mesh := must.Get(backend.Mesh(xla.Axis("data", 2)))(t)
 	sharded := xla.Shard(0, "data")
-	p := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+	p := must.Get(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
 		y := affine(x, graph.Const(x.Graph(), []float32{2, 1}))[0]
 		return collective.AllReduce(y, collective.Sum, "data")
 	}, xla.In(sharded).Gives(sharded).Donates(0)))(t)
 	defer p.Close()
-	out := must(p.Call(counting(4 * testkernel.Part)))(t)
+	out := must.Get(p.Call(counting(4 * testkernel.Part)))(t)
 	got.sums = tensors.MustCopyFlatData[float32](whole(t, out...)[0])
-	got.memory, got.collectives, got.files = must(p.Memory())(t), len(must(p.Collectives())(t)), files()
+	got.memory, got.collectives, got.files = must.Get(p.Memory())(t), len(must.Get(p.Collectives())(t)), files()
 	return got
 }
 
@@ -75,24 +76,22 @@ func TestExecutablesAreKept(t *testing.T) {
 	file := compiled.files[0]
 	stat := func() os.FileInfo {
 		open, err := os.Open(file) // and held open, so that its number is nobody else's
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		t.Cleanup(func() { open.Close() })
-		return must(open.Stat())(t)
+		return must.Get(open.Stat())(t)
 	}
 	before := stat()
 	same("loaded", keep(t, cache), afresh)
 	if !os.SameFile(stat(), before) {
 		t.Error("it was compiled again")
 	}
-	whole := must(os.ReadFile(file))(t)
+	whole := must.Get(os.ReadFile(file))(t)
 	for name, damaged := range map[string][]byte{
 		"cut short": whole[:len(whole)/2],
 		"empty":     nil,
 		"one bit":   append(slices.Clone(whole[:len(whole)-1]), whole[len(whole)-1]^1),
 	} {
-		check(t, os.WriteFile(file, damaged, 0o600))
+		must.Do(t, os.WriteFile(file, damaged, 0o600))
 		before := stat()
 		same(name, keep(t, cache), afresh)
 		if os.SameFile(stat(), before) {
@@ -107,7 +106,7 @@ func TestExecutablesThatDoNotLoad(t *testing.T) {
 	compiled := keep(t, cache)
 	nonsense := []byte("no executable")
 	sum := sha256.Sum256(nonsense)
-	check(t, os.WriteFile(compiled.files[0], append(sum[:], nonsense...), 0o600))
+	must.Do(t, os.WriteFile(compiled.files[0], append(sum[:], nonsense...), 0o600))
 	for range 2 {
 		got := keep(t, cache)
 		if !slices.Equal(got.sums, compiled.sums) || len(got.files) != 2 ||

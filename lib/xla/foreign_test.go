@@ -15,6 +15,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/testkernel"
 	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/recompute"
@@ -67,7 +68,7 @@ func counting(n int) []float32 {
 func kernel(t *testing.T, fn func(x, numbers *graph.Node) []*graph.Node, x *tensors.Tensor,
 	numbers ...float32) []*tensors.Tensor {
 	t.Helper()
-	return must(devicetest.Call(bothNodes(fn), x, tensors.FromValue(numbers)))(t)
+	return must.Get(devicetest.Call(bothNodes(fn), x, tensors.FromValue(numbers)))(t)
 }
 
 func bothNodes(fn func(x, numbers *graph.Node) []*graph.Node) func([]*graph.Node) []*graph.Node {
@@ -157,18 +158,18 @@ func TestKernelError(t *testing.T) {
 	const says = "the factor is not a number"
 	nan := float32(math.NaN())
 	first := func(x, numbers *graph.Node) *graph.Node { return affine(x, numbers)[0] }
-	exec := must(graph.NewExec(devicetest.One(), first))(t)
+	exec := must.Get(graph.NewExec(devicetest.One(), first))(t)
 	defer exec.Finalize()
-	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
+	mesh := must.Get(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
 	split := xla.Shard(0, "data")
-	program := must(xla.Compile(mesh, first, xla.In(split).Gives(split)))(t)
+	program := must.Get(xla.Compile(mesh, first, xla.In(split).Gives(split)))(t)
 	defer program.Close()
 	x := []float32{1, 2, 3, 4}
 	for range 3 {
 		fails(exec.Call(x, []float32{nan, 0}))(t, "Exec.Call", says)
-		same(t, "after the error", must(exec.Call(x, []float32{2, 1}))(t), []float32{3, 5, 7, 9})
+		same(t, "after the error", must.Get(exec.Call(x, []float32{2, 1}))(t), []float32{3, 5, 7, 9})
 		fails(program.Call(x, []float32{1, 0, 1, 0, nan, 0, 1, 0}))(t, "Program.Call", says)
-		out := must(program.Call(x, []float32{2, 1, 3, 1, 2, 1, 3, 1}))(t)
+		out := must.Get(program.Call(x, []float32{2, 1, 3, 1, 2, 1, 3, 1}))(t)
 		same(t, "after a device's error", whole(t, out...), []float32{3, 7, 7, 13})
 	}
 }
@@ -201,10 +202,10 @@ func TestKernelOfTooLittle(t *testing.T) {
 // Goroutines call a program of four devices and one of one device at the same time, with all threads busy.
 func TestKernelCallsAtOnce(t *testing.T) {
 	b := devicetest.OpenOwn(t, 4)
-	mesh := must(b.Mesh(xla.Axis("data", 4)))(t)
+	mesh := must.Get(b.Mesh(xla.Axis("data", 4)))(t)
 	split := xla.Shard(0, "data")
-	program := must(xla.Compile(mesh, bothNodes(affine), xla.In(split, xla.Replicated()).Gives(split)))(t)
-	exec := must(graph.NewExec(b, bothNodes(affine)))(t)
+	program := must.Get(xla.Compile(mesh, bothNodes(affine), xla.In(split, xla.Replicated()).Gives(split)))(t)
+	exec := must.Get(graph.NewExec(b, bothNodes(affine)))(t)
 	const goroutines, turns, n = 8, 20, 1000
 	x := counting(4 * n)
 	one := func(factor float32) {
@@ -305,7 +306,7 @@ func TestKernelIsRecomputed(t *testing.T) {
 	recomputed := func(in []*graph.Node) []*graph.Node { return recompute.Call(square, in...) }
 	for i, layer := range []func(in []*graph.Node) []*graph.Node{square, recomputed} {
 		calls(t, i+1, func() {
-			out := must(devicetest.Call(gradient(layer), tensors.FromValue(x), tensors.FromValue([]float32{3, 1})))(t)
+			out := must.Get(devicetest.Call(gradient(layer), tensors.FromValue(x), tensors.FromValue([]float32{3, 1})))(t)
 			same(t, fmt.Sprintf("recomputed %d times", i), out, []float32{loss}, want)
 		})
 	}
@@ -317,12 +318,12 @@ func TestKernelOtherwise(t *testing.T) {
 	y, sums := affineOf(x, 3, 0.5)
 	numbers := []float32{3, 0.5}
 	calls(t, 0, func() {
-		same(t, "plain Go", must(devicetest.CallOn(devicetest.PureGo(), bothNodes(affine), tensors.FromValue(x),
+		same(t, "plain Go", must.Get(devicetest.CallOn(devicetest.PureGo(), bothNodes(affine), tensors.FromValue(x),
 			tensors.FromValue(numbers)))(t), y, sums)
-		mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
-		program := must(xla.CompileAuto(mesh, bothNodes(affine),
+		mesh := must.Get(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
+		program := must.Get(xla.CompileAuto(mesh, bothNodes(affine),
 			xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"), xla.Replicated())))(t)
 		defer program.Close()
-		same(t, "CompileAuto", whole(t, must(program.Call(x, numbers))(t)...), y, sums)
+		same(t, "CompileAuto", whole(t, must.Get(program.Call(x, numbers))(t)...), y, sums)
 	})
 }

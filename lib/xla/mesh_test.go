@@ -12,6 +12,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -39,7 +40,7 @@ func TestMeshErrors(t *testing.T) {
 }
 
 func TestPlaceErrors(t *testing.T) {
-	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
+	mesh := must.Get(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
 	four := []float32{1, 2, 3, 4}
 	for _, test := range []struct {
 		value     any
@@ -62,7 +63,7 @@ func TestPlaceErrors(t *testing.T) {
 
 func finalized(t *testing.T) *tensors.Tensor {
 	x := tensors.FromScalar(float32(1))
-	check(t, x.FinalizeAll())
+	must.Do(t, x.FinalizeAll())
 	return x
 }
 
@@ -71,10 +72,10 @@ func finalized(t *testing.T) *tensors.Tensor {
 func TestPlaceAndMerge(t *testing.T) {
 	b := devicetest.OpenOwn(t, 8)
 	for _, test := range []struct{ data, tensor int }{{1, 1}, {2, 1}, {1, 3}, {2, 3}, {4, 2}, {8, 1}} {
-		mesh := must(b.Mesh(xla.Axis("data", test.data), xla.Axis("tensor", test.tensor)))(t)
+		mesh := must.Get(b.Mesh(xla.Axis("data", test.data), xla.Axis("tensor", test.tensor)))(t)
 		rows, cols := 2*test.data, 3*test.tensor
 		whole := iota2D(rows, cols)
-		placed := must(mesh.Place(whole, xla.Shard(0, "data").And(1, "tensor")))(t)
+		placed := must.Get(mesh.Place(whole, xla.Shard(0, "data").And(1, "tensor")))(t)
 		for device, shard := range placed.Shards() {
 			at, err := shard.Device()
 			if err != nil || int(at) != device {
@@ -89,7 +90,7 @@ func TestPlaceAndMerge(t *testing.T) {
 				}
 			}
 		}
-		merged := must(placed.Merge())(t)
+		merged := must.Get(placed.Merge())(t)
 		if !merged.Equal(whole) {
 			t.Errorf("mesh %v: the shards join to %v, want %v", test, merged, whole)
 		}
@@ -110,14 +111,14 @@ func TestProgramEveryWorldSize(t *testing.T) {
 	b := devicetest.OpenOwn(t, 8)
 	const rows, inner, cols = 840, 3, 2 // 840 divides by every number to 8
 	x, w := iota2D(rows, inner), iota2D(inner, cols)
-	single := must(graph.NewExec(b, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
+	single := must.Get(graph.NewExec(b, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
 		y := graph.Dot(x, w).Product()
 		return y, graph.ReduceAllSum(graph.ConvertDType(y, dtypes.Float64))
 	}))(t)
-	want := must(single.Call(x, w))(t)
+	want := must.Get(single.Call(x, w))(t)
 	for world := 1; world <= 8; world++ {
-		mesh := must(b.Mesh(xla.Axis("data", world)))(t)
-		program := must(xla.Compile(mesh, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
+		mesh := must.Get(b.Mesh(xla.Axis("data", world)))(t)
+		program := must.Get(xla.Compile(mesh, func(x, w *graph.Node) (*graph.Node, *graph.Node) {
 			y := graph.Dot(x, w).Product()
 			sum := graph.ReduceAllSum(graph.ConvertDType(y, dtypes.Float64))
 			return y, x.Graph().Distributed().Along("data").AllReduceOne(sum, compute.ReduceOpSum)
@@ -126,7 +127,7 @@ func TestProgramEveryWorldSize(t *testing.T) {
 		if err != nil {
 			t.Fatalf("world %d: %v", world, err)
 		}
-		y := must(got[0].Merge())(t)
+		y := must.Get(got[0].Merge())(t)
 		if !y.Equal(want[0]) {
 			t.Errorf("world %d: the sharded product differs from one device's", world)
 		}
@@ -140,11 +141,11 @@ func TestProgramEveryWorldSize(t *testing.T) {
 
 func TestProgramErrors(t *testing.T) {
 	b := devicetest.OpenOwn(t, 2)
-	mesh := must(b.Mesh(xla.Axis("data", 2)))(t)
+	mesh := must.Get(b.Mesh(xla.Axis("data", 2)))(t)
 	fails(xla.Compile(mesh, graph.Identity, xla.In(xla.Replicated())))(t, "a layout without outputs")
 	unknown := xla.In(xla.Shard(0, "tensor")).Gives(xla.Replicated())
 	fails(xla.Compile(mesh, graph.Identity, unknown))(t, "an unknown mesh axis", `no axis "tensor"`)
-	program := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node { panic("broken on purpose") },
+	program := must.Get(xla.Compile(mesh, func(x *graph.Node) *graph.Node { panic("broken on purpose") },
 		xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 	fails(program.Memory())(t, "Memory before the first call")
 	for range 2 { // once it broke, it must not be waited for
@@ -155,20 +156,20 @@ func TestProgramErrors(t *testing.T) {
 	defer program.Close()
 	fails(program.Call())(t, "too few arguments")
 	fails(program.Call(nil))(t, "a nil argument", "nil")
-	sharded := must(mesh.Place([]float32{1, 2}, xla.Shard(0, "data")))(t)
+	sharded := must.Get(mesh.Place([]float32{1, 2}, xla.Shard(0, "data")))(t)
 	fails(program.Call(sharded))(t, "a sharded argument where a replicated one is wanted", "placed as")
-	other := must(b.Mesh(xla.Axis("tensor", 2)))(t)
-	elsewhere := must(other.Place([]float32{1, 2}, xla.Replicated()))(t)
+	other := must.Get(b.Mesh(xla.Axis("tensor", 2)))(t)
+	elsewhere := must.Get(other.Place([]float32{1, 2}, xla.Replicated()))(t)
 	fails(program.Call(elsewhere))(t, "an argument on another mesh", "another mesh")
 	fails(program.Call(1, 2, 3))(t, "too many arguments")
 }
 
 func TestMemory(t *testing.T) {
-	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
-	program := must(xla.Compile(mesh, func(x, w *graph.Node) *graph.Node { return graph.Dot(x, w).Product() },
+	mesh := must.Get(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
+	program := must.Get(xla.Compile(mesh, func(x, w *graph.Node) *graph.Node { return graph.Dot(x, w).Product() },
 		xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Shard(0, "data"))))(t)
-	check(t, program.Prepare(iota2D(64, 32), iota2D(32, 16)))
-	m := must(program.Memory())(t)
+	must.Do(t, program.Prepare(iota2D(64, 32), iota2D(32, 16)))
+	m := must.Get(program.Memory())(t)
 	// On each device: inputs are 16 rows of x and all of w, outputs 16 rows of y.
 	if want := (xla.Memory{Arguments: (16*32 + 32*16) * 4, Outputs: 16 * 16 * 4, Temporary: m.Temporary,
 		Code: m.Code}); m != want || m.Total() != m.Arguments+m.Outputs+m.Temporary {
@@ -178,7 +179,7 @@ func TestMemory(t *testing.T) {
 
 func TestLive(t *testing.T) {
 	b := devicetest.OpenOwn(t, 2)
-	mesh := must(b.Mesh(xla.Axis("data", 2)))(t)
+	mesh := must.Get(b.Mesh(xla.Axis("data", 2)))(t)
 	live := func(when, want string) {
 		t.Helper()
 		if got := fmt.Sprint(b.Live()); got != want {
@@ -188,11 +189,11 @@ func TestLive(t *testing.T) {
 	live("before anything is placed", "[{0 0} {0 0}]")
 	placed := place(t, mesh, make([]float32, 1000))
 	live("with 500 floats on each device", "[{1 2000} {1 2000}]")
-	check(t, placed.FinalizeAll())
+	must.Do(t, placed.FinalizeAll())
 	live("when all are freed", "[{0 0} {0 0}]")
-	sum := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.ReduceAllSum(x) },
+	sum := must.Get(xla.Compile(mesh, func(x *graph.Node) *graph.Node { return graph.ReduceAllSum(x) },
 		xla.In(xla.Shard(0, "data")).Gives(xla.Replicated())))(t)
-	out := must(sum.Call(make([]float32, 100)))(t)
+	out := must.Get(sum.Call(make([]float32, 100)))(t)
 	live("after a call with a host value", "[{1 4} {1 4}]") // the output alone
 	out[0].FinalizeAll()
 	if got := fmt.Sprint(b.PeakBytes()); got != "[2000 2000]" {
@@ -205,10 +206,10 @@ func TestLive(t *testing.T) {
 
 // A closed program returns an error; a program that is used while it is closed returns a result or an error.
 func TestClosedProgram(t *testing.T) {
-	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
+	mesh := must.Get(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
 	for range 5 {
-		p := must(xla.Compile(mesh, graph.Neg, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
-		must(p.Call(float32(1)))(t)
+		p := must.Get(xla.Compile(mesh, graph.Neg, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
+		must.Get(p.Call(float32(1)))(t)
 		var asking sync.WaitGroup
 		for range 4 {
 			asking.Go(func() {
@@ -234,10 +235,10 @@ func TestClosedProgram(t *testing.T) {
 
 // Prepare returns the errors of Call.
 func TestPrepareChecksPlacements(t *testing.T) {
-	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
-	p := must(xla.Compile(mesh, graph.Neg, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
+	mesh := must.Get(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
+	p := must.Get(xla.Compile(mesh, graph.Neg, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
 	defer p.Close()
-	whole := must(mesh.Place([]float32{1, 2}, xla.Replicated()))(t)
+	whole := must.Get(mesh.Place([]float32{1, 2}, xla.Replicated()))(t)
 	failed(t, "a tensor placed otherwise", p.Prepare(whole), "placed as")
 	fails(xla.Compile(nil, graph.Neg, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t, "a nil mesh was accepted")
 }

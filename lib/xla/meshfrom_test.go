@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -20,9 +21,9 @@ import (
 func TestMeshFrom(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 5)
 	for _, first := range []int{1, 3} {
-		mesh := must(backend.MeshFrom(first, xla.Axis("data", 2)))(t)
+		mesh := must.Get(backend.MeshFrom(first, xla.Axis("data", 2)))(t)
 		before := backend.Live()
-		x := must(mesh.Place([]float32{1, 2, 3, float32(first)}, xla.Shard(0, "data")))(t)
+		x := must.Get(mesh.Place([]float32{1, 2, 3, float32(first)}, xla.Shard(0, "data")))(t)
 		for device, live := range backend.Live() {
 			want := int64(0)
 			if device == first || device == first+1 {
@@ -32,10 +33,10 @@ func TestMeshFrom(t *testing.T) {
 				t.Errorf("a mesh from device %d on: device %d has %d bytes, want %d", first, device, got, want)
 			}
 		}
-		program := must(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+		program := must.Get(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{collective.AllReduce(in[0], collective.Sum, "data")}
 		}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated())))(t)
-		out := must(program.Call(x))(t)
+		out := must.Get(program.Call(x))(t)
 		sums := []float32{4, 2 + float32(first)}
 		same(t, fmt.Sprintf("a mesh from device %d on", first), out[0].Shards(), sums, sums)
 		program.Close()
@@ -45,9 +46,9 @@ func TestMeshFrom(t *testing.T) {
 // TestShapes: the shapes of a function with collectives on one device, without compiling; panics are errors.
 func TestShapes(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 3)
-	mesh := must(backend.MeshFrom(1, xla.Axis("data", 2)))(t)
+	mesh := must.Get(backend.MeshFrom(1, xla.Axis("data", 2)))(t)
 	f32 := dtypes.Float32
-	got := must(mesh.Shapes(func(in []*graph.Node) []*graph.Node {
+	got := must.Get(mesh.Shapes(func(in []*graph.Node) []*graph.Node {
 		return []*graph.Node{collective.AllGather(in[0], 0, "data"),
 			graph.ConvertDType(graph.ReduceAllSum(in[1]), dtypes.BFloat16)}
 	}, shapes.Make(f32, 3, 4), shapes.Make(dtypes.Int32, 7)))(t)
@@ -71,7 +72,7 @@ func TestText(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	text := func(last float32) string {
 		table := append(make([]float32, 63), last)
-		got := must(backend.Text(func(in []*graph.Node) []*graph.Node {
+		got := must.Get(backend.Text(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.Add(in[0], graph.Const(in[0].Graph(), table))}
 		}, shapes.Make(dtypes.Float32, 64)))(t)
 		return got

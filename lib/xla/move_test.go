@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -36,23 +37,7 @@ func TestMoveBetweenDevices(t *testing.T) {
 // clone returns a copy on the host: a tensor given to a program moves to its device.
 func clone(t testing.TB, x *tensors.Tensor) *tensors.Tensor {
 	t.Helper()
-	return must(x.LocalClone())(t)
-}
-
-// must returns the value of a call, and fails the test on an error.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	return must.Get(x.LocalClone())(t)
 }
 
 // fails checks that a call returns an error that says all of the words.

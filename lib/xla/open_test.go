@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -33,7 +34,7 @@ func TestOpenGivesTheDevicesAskedFor(t *testing.T) {
 
 func TestDevicesFromTheEnvironment(t *testing.T) {
 	t.Setenv(xla.EnvDevices, "5")
-	b := must(xla.Open(xla.Plugin("cpu")))(t)
+	b := must.Get(xla.Open(xla.Plugin("cpu")))(t)
 	defer b.Close()
 	if got := b.NumDevices(); got != 5 {
 		t.Errorf("%s=5 gave %d devices", xla.EnvDevices, got)
@@ -46,7 +47,7 @@ func TestDevicesFromTheEnvironment(t *testing.T) {
 func TestOpenErrors(t *testing.T) {
 	folder := t.TempDir()
 	text := filepath.Join(folder, "cpu_text.so")
-	check(t, os.WriteFile(text, []byte("not a library"), 0o644))
+	must.Do(t, os.WriteFile(text, []byte("not a library"), 0o644))
 	for _, test := range []struct {
 		name    string
 		env     map[string]string
@@ -82,7 +83,7 @@ func TestHalfPrecisionIsHalf(t *testing.T) {
 		dtypes.Float16:  {float32(math.Inf(1)), 4096},
 		dtypes.BFloat16: {99_614_720, 4096},
 	} {
-		out := must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		out := must.Get(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			half := graph.ConvertDType(in[0], dtype)
 			ones := graph.OnesLike(graph.BroadcastToDims(half, 4097))
 			return []*graph.Node{

@@ -14,6 +14,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -21,7 +22,7 @@ import (
 func TestPortable(t *testing.T) {
 	const devices, steps = 4, 5
 	backend := devicetest.OpenOwn(t, devices)
-	program := must(xla.CompilePortable(backend, graph.Add, 0))(t)
+	program := must.Get(xla.CompilePortable(backend, graph.Add, 0))(t)
 	var all sync.WaitGroup
 	for device := range devices {
 		all.Go(func() {
@@ -56,10 +57,10 @@ func TestPortable(t *testing.T) {
 
 func TestPortableErrors(t *testing.T) {
 	backend, other := devicetest.OpenOwn(t, 2), devicetest.Open(t, 1)
-	program := must(xla.CompilePortable(backend, graph.Add, 0))(t)
+	program := must.Get(xla.CompilePortable(backend, graph.Add, 0))(t)
 	fails(program.Memory())(t, "memory before a call")
 	fails(xla.CompilePortable(nil, graph.Neg))(t, "no backend")
-	put := func(b *xla.Backend, device int) *tensors.Tensor { return must(b.Put([]float32{1, 2}, device))(t) }
+	put := func(b *xla.Backend, device int) *tensors.Tensor { return must.Get(b.Put([]float32{1, 2}, device))(t) }
 	here, there, elsewhere := put(backend, 0), put(backend, 1), put(other, 0)
 	for name, c := range map[string]struct {
 		device int
@@ -87,7 +88,7 @@ func TestPortableErrors(t *testing.T) {
 func TestPrepareOnClosed(t *testing.T) {
 	for range 3 {
 		backend := devicetest.OpenOwn(t, 1)
-		program := must(xla.CompilePortable(backend, graph.Tanh))(t)
+		program := must.Get(xla.CompilePortable(backend, graph.Tanh))(t)
 		var all sync.WaitGroup
 		all.Go(backend.Close)
 		for range 8 {
@@ -106,14 +107,14 @@ func TestPrepareOnClosed(t *testing.T) {
 // TestNoResults: graph functions that return nothing, or nil, are errors each time.
 func TestNoResults(t *testing.T) {
 	backend := devicetest.Open(t, 1)
-	mesh := must(backend.Mesh(xla.Axis("all", 1)))(t)
+	mesh := must.Get(backend.Mesh(xla.Axis("all", 1)))(t)
 	for name, fn := range map[string]func(in []*graph.Node) []*graph.Node{
 		"nil":         func([]*graph.Node) []*graph.Node { return nil },
 		"none":        func([]*graph.Node) []*graph.Node { return []*graph.Node{} },
 		"one is none": func(in []*graph.Node) []*graph.Node { return []*graph.Node{in[0], nil} },
 	} {
-		one := must(xla.CompilePortable(backend, fn))(t)
-		all := must(xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
+		one := must.Get(xla.CompilePortable(backend, fn))(t)
+		all := must.Get(xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 		for range 2 { // the second would wait for the first
 			fails(one.Call(0, float32(1)))(t, name, "returns no nodes")
 			fails(all.Call(float32(1)))(t, name, "returns no nodes")
@@ -128,7 +129,7 @@ func TestNoResults(t *testing.T) {
 func TestPrepare(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 2)
 	var built atomic.Int64
-	program := must(xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node {
+	program := must.Get(xla.CompilePortable(backend, func(x, y *graph.Node) *graph.Node {
 		built.Add(1)
 		return graph.Add(x, y)
 	}, 0))(t)
@@ -145,11 +146,11 @@ func TestPrepare(t *testing.T) {
 	before := built.Load()
 	for device := range 2 {
 		for range 2 {
-			x := must(backend.Put([]float32{1, 2, 3}, device))(t)
-			same(t, "prepared", must(program.Call(device, x, []float32{4, 5, 6}))(t), []float32{5, 7, 9})
+			x := must.Get(backend.Put([]float32{1, 2, 3}, device))(t)
+			same(t, "prepared", must.Get(program.Call(device, x, []float32{4, 5, 6}))(t), []float32{5, 7, 9})
 		}
 	}
-	check(t, program.Prepare(small, small))
+	must.Do(t, program.Prepare(small, small))
 	if n := built.Load(); n != before {
 		t.Errorf("built %d times, and %d more after it was prepared", before, n-before)
 	}

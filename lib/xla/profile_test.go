@@ -15,13 +15,14 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"google.golang.org/protobuf/encoding/protowire"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // mlpSpace is the profile of two runs of mlp by XLA's profiler for CPUs in jaxlib 0.10.2, which has a profiler besides
 // its plugin: with the HLO that this package makes of mlp, and $XLA_FLAGS as package plugin sets it.
 func mlpSpace(t testing.TB) []byte {
-	space := must(os.ReadFile("testdata/mlp.xplane.pb"))(t)
+	space := must.Get(os.ReadFile("testdata/mlp.xplane.pb"))(t)
 	return space
 }
 
@@ -34,7 +35,7 @@ func mlp(x, w, v *graph.Node) *graph.Node {
 }
 
 func opened(t *testing.T) *Backend {
-	b := must(Open(Devices(1), Plugin("cpu")))(t)
+	b := must.Get(Open(Devices(1), Plugin("cpu")))(t)
 	t.Cleanup(b.Close)
 	return b
 }
@@ -52,12 +53,12 @@ func zeros(rows, columns int) [][]float32 {
 // test plugin, so that everything is real but the plugin.
 func TestProfileJoinsOperations(t *testing.T) {
 	b := opened(t)
-	mesh := must(b.Mesh(Axis("data", 1)))(t)
-	p := must(Compile(mesh, mlp, In(Replicated()).Gives(Replicated())))(t)
+	mesh := must.Get(b.Mesh(Axis("data", 1)))(t)
+	p := must.Get(Compile(mesh, mlp, In(Replicated()).Gives(Replicated())))(t)
 	defer p.Close()
 	with := &Backend{Backend: b.Backend, plugin: profilerPlugin(t, mlpSpace(t))}
 	const runs = 2 // as the profile has
-	profile := must(with.Profile(func() error {
+	profile := must.Get(with.Profile(func() error {
 		for range runs {
 			if _, err := p.Call(zeros(64, 32), zeros(32, 128), zeros(128, 32)); err != nil {
 				return err
@@ -65,7 +66,7 @@ func TestProfileJoinsOperations(t *testing.T) {
 		}
 		return nil
 	}))(t)
-	operations := must(p.Operations())(t)
+	operations := must.Get(p.Operations())(t)
 	var want, got []string
 	for _, o := range operations {
 		want = append(want, o.Name)
@@ -110,7 +111,7 @@ static struct { size_t size; void *extension; size_t s; void *e; int major, mino
 void *GetPjrtApi(void) { return &api; }`, strings.Trim(strings.ReplaceAll(fmt.Sprint(space), " ", ","), "[]"))
 	dir := t.TempDir()
 	c, so := filepath.Join(dir, "a.c"), filepath.Join(dir, "pjrt_c_api_cpu_plugin.so")
-	check(t, os.WriteFile(c, []byte(source), 0o644))
+	must.Do(t, os.WriteFile(c, []byte(source), 0o644))
 	if output, err := exec.Command("gcc", "-w", "-shared", "-fPIC", "-o", so, c).CombinedOutput(); err != nil {
 		t.Fatalf("gcc: %v: %s", err, output)
 	}
@@ -161,7 +162,7 @@ func handSpace() []byte {
 }
 
 func TestReadSpace(t *testing.T) {
-	p := must(readSpace(handSpace()))(t)
+	p := must.Get(readSpace(handSpace()))(t)
 	if ended, err := readSpace(append(handSpace(), 0)); err != nil || !reflect.DeepEqual(ended, p) {
 		t.Errorf("with a zero byte after it, as XLA's plugin for CUDA gives it: %+v, %v", ended, err)
 	}

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -43,7 +44,7 @@ func ExampleProgram_Collectives() {
 // Each kind is counted, with the larger of inputs and outputs.
 func TestReportCountsEveryKind(t *testing.T) {
 	backend := devicetest.OpenOwn(t, 4)
-	mesh := must(backend.Mesh(xla.Axis("a", 2), xla.Axis("b", 2)))(t)
+	mesh := must.Get(backend.Mesh(xla.Axis("a", 2), xla.Axis("b", 2)))(t)
 	along := []string{"b"}
 	for _, c := range []struct {
 		op    xla.Collective
@@ -55,14 +56,14 @@ func TestReportCountsEveryKind(t *testing.T) {
 		{xla.Collective{Kind: xla.AllToAll, Concat: 1, Along: along}, 32},
 		{xla.Collective{Kind: xla.Permute, To: []int{1, -1}, Along: along}, 32},
 	} {
-		p := must(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+		p := must.Get(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
 			return graph.ReduceAllSum(graph.Square(c.op.Apply(graph.Square(x))[0]))
 		}, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 		if err := p.Prepare([][]float32{{1, 2}, {3, 4}, {5, 6}, {7, 8}}); err != nil {
 			t.Errorf("%v: %v", c.op.Kind, err)
 			continue
 		}
-		got := must(p.Collectives())(t)
+		got := must.Get(p.Collectives())(t)
 		if want := (xla.Traffic{Kind: c.op.Kind, Count: 1, Bytes: c.bytes}); len(got) != 1 ||
 			got.Of(c.op.Kind) != want {
 			t.Errorf("%v: reported %+v, want %+v", c.op.Kind, got, want)
@@ -73,14 +74,14 @@ func TestReportCountsEveryKind(t *testing.T) {
 
 // A program without communication reports nothing; one that is not compiled cannot report.
 func TestReportOfNothing(t *testing.T) {
-	mesh := must(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
-	p := must(xla.Compile(mesh, graph.Square, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
+	mesh := must.Get(devicetest.OpenOwn(t, 2).Mesh(xla.Axis("data", 2)))(t)
+	p := must.Get(xla.Compile(mesh, graph.Square, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
 	defer p.Close()
 	fails(p.Collectives())(t, "collectives before it is compiled", "not compiled")
 	fails(p.Work())(t, "work before it is compiled", "not compiled")
 	fails(p.Memory())(t, "memory before it is compiled", "not compiled")
-	check(t, p.Prepare([]float32{1, 2}))
-	if report := must(p.Collectives())(t); report.String() != "no collectives" {
+	must.Do(t, p.Prepare([]float32{1, 2}))
+	if report := must.Get(p.Collectives())(t); report.String() != "no collectives" {
 		t.Errorf("reported %v", report)
 	}
 }

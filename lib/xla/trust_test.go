@@ -7,18 +7,19 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"golang.org/x/sys/unix"
 )
 
 // TestTrustIsForANumberOfDevices opens devices with an empty cache folder: all canaries run once for each number of
 // them.
 func TestTrustIsForANumberOfDevices(t *testing.T) {
-	found := must(Open(Devices(1), Plugin("cpu")))(t)
+	found := must.Get(Open(Devices(1), Plugin("cpu")))(t)
 	path := found.Info().Plugin
 	found.Close()
 	cacheDir := t.TempDir()
 	ran := func(devices int) []string {
-		b := must(Open(Devices(devices), Plugin(path), CacheDir(cacheDir)))(t)
+		b := must.Get(Open(Devices(devices), Plugin(path), CacheDir(cacheDir)))(t)
 		defer b.Close()
 		var names []string
 		for _, c := range b.Info().Canaries {
@@ -42,14 +43,14 @@ func TestIdentity(t *testing.T) {
 	then := time.Unix(1_000_000_000, 0)
 	write := func(path, text string) {
 		t.Helper()
-		check(t, os.WriteFile(path, []byte(text), 0o644))
-		check(t, os.Chtimes(path, then, then))
+		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
+		must.Do(t, os.Chtimes(path, then, then))
 	}
 	write(path, "right")
 	before := identity(path)
 	changed := func(path string) unix.Timespec {
 		var file unix.Stat_t
-		check(t, unix.Stat(path, &file))
+		must.Do(t, unix.Stat(path, &file))
 		return file.Ctim
 	}
 	if before == "" || identity(path) != before {
@@ -65,7 +66,7 @@ func TestIdentity(t *testing.T) {
 		t.Error("a file that was written to counts as unchanged")
 	}
 	before = identity(path)
-	check(t, os.Rename(other, path))
+	must.Do(t, os.Rename(other, path))
 	if identity(path) == before {
 		t.Error("another file in its place is taken for it")
 	}

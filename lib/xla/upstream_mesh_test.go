@@ -22,21 +22,22 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
 
 // upstreamMesh arranges n devices by GoMLX.
 func upstreamMesh(t *testing.T, n int) *distributed.DeviceMesh {
 	t.Helper()
-	return must(distributed.NewDeviceMesh([]int{n}, []string{"data"}))(t)
+	return must.Get(distributed.NewDeviceMesh([]int{n}, []string{"data"}))(t)
 }
 
 // callSPMD runs a graph function on both devices of go-xla's backend or ours, and returns the results of each.
 func callSPMD(t *testing.T, b compute.Backend, fn func(w, x *graph.Node) *graph.Node, args ...any) []string {
 	t.Helper()
-	exec := must(graph.NewExec(b, fn))(t)
+	exec := must.Get(graph.NewExec(b, fn))(t)
 	defer exec.Finalize()
-	out := must(exec.SPMD(upstreamMesh(t, 2)).Call(args...))(t)
+	out := must.Get(exec.SPMD(upstreamMesh(t, 2)).Call(args...))(t)
 	texts := make([]string, len(out))
 	for i, o := range out {
 		texts[i] = fmt.Sprint(o.Value())
@@ -73,25 +74,25 @@ func TestUpstreamAllReduceUnderCheckpoint(t *testing.T) {
 func TestUpstreamDonation(t *testing.T) {
 	b := openUpstream(t)
 	one := func(x *graph.Node) *graph.Node { return graph.AddScalar(x, 1) }
-	exec := must(graph.NewExec(b.Backend, one))(t)
+	exec := must.Get(graph.NewExec(b.Backend, one))(t)
 	defer exec.Finalize()
 	x := tensors.FromShape(shapes.Make(dtypes.Float32, 1000))
-	_, g, err := exec.CallWithGraph(must(graph.DonateTensorBuffer(x, b.Backend, 0))(t))
-	check(t, err)
+	_, g, err := exec.CallWithGraph(must.Get(graph.DonateTensorBuffer(x, b.Backend, 0))(t))
+	must.Do(t, err)
 	if loadedExecutable(g.Executable()).OnDeviceMemoryUsageStats.Aliases != 0 {
 		mended(t, "donation", "lib/xla/donate.go (donate)")
 	}
-	mesh := must(b.Mesh(Axis("data", 1)))(t)
-	program := must(Compile(mesh, one, In(Replicated()).Gives(Replicated()).Donates(0)))(t)
+	mesh := must.Get(b.Mesh(Axis("data", 1)))(t)
+	program := must.Get(Compile(mesh, one, In(Replicated()).Gives(Replicated()).Donates(0)))(t)
 	defer program.Close()
-	must(program.Call(make([]float32, 1000)))(t)
+	must.Get(program.Call(make([]float32, 1000)))(t)
 	if m, err := program.Memory(); err != nil || m.Aliased != 4000 {
 		t.Errorf("with the workaround: %+v, %v", m, err)
 	}
 }
 
 func TestUpstreamMeshOfOneDevice(t *testing.T) {
-	exec := must(graph.NewExec(openUpstream(t).Backend, func(x *graph.Node) *graph.Node { return graph.Neg(x) }))(t)
+	exec := must.Get(graph.NewExec(openUpstream(t).Backend, func(x *graph.Node) *graph.Node { return graph.Neg(x) }))(t)
 	defer exec.Finalize()
 	_, err := exec.SPMD(upstreamMesh(t, 1)).Call(float32(1))
 	refused(t, err, "no device assignment", "a mesh of one device", "lib/xla/mesh.go (devices)")
@@ -99,8 +100,8 @@ func TestUpstreamMeshOfOneDevice(t *testing.T) {
 
 func TestUpstreamUnevenOutput(t *testing.T) {
 	mesh := upstreamMesh(t, 2)
-	spec := must(distributed.NewShardingSpec(mesh, distributed.AxisSpec{"data"}))(t)
-	exec := must(graph.NewExec(openUpstream(t).Backend, func(g *graph.Graph) *graph.Node {
+	spec := must.Get(distributed.NewShardingSpec(mesh, distributed.AxisSpec{"data"}))(t)
+	exec := must.Get(graph.NewExec(openUpstream(t).Backend, func(g *graph.Graph) *graph.Node {
 		return graph.Iota(g, shapes.Make(dtypes.Int32, 3), 0)
 	}))(t)
 	defer exec.Finalize()
@@ -113,7 +114,7 @@ func TestUpstreamUnevenOutput(t *testing.T) {
 }
 
 func TestUpstreamShardShape(t *testing.T) {
-	spec := must(distributed.NewShardingSpec(upstreamMesh(t, 2), distributed.AxisSpec{"data"}))(t)
+	spec := must.Get(distributed.NewShardingSpec(upstreamMesh(t, 2), distributed.AxisSpec{"data"}))(t)
 	if got := spec.ShardShape(shapes.Make(dtypes.Float32, 4, 3)); fmt.Sprint(got.Dimensions) != "[4 3]" {
 		t.Logf("axis 0 of [4 3] split over 2 devices: %v", got)
 		mended(t, "shard shapes of short specs", "lib/xla/mesh.go (shardShape)")
@@ -126,13 +127,13 @@ func TestUpstreamAllReduceOfSeveralTypes(t *testing.T) {
 	types := []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.Int64, dtypes.Float32, dtypes.Int32}
 	order := func(b compute.Backend, reduction compute.ReduceOpType) (order string) {
 		builder := b.Builder("types")
-		check(t, builder.DistributedSPMD(2))
+		must.Do(t, builder.DistributedSPMD(2))
 		main := builder.Main()
 		var operands []compute.Value
 		for i, dtype := range types {
-			operands = append(operands, must(main.Parameter(fmt.Sprint("x", i), shapes.Make(dtype), nil))(t))
+			operands = append(operands, must.Get(main.Parameter(fmt.Sprint("x", i), shapes.Make(dtype), nil))(t))
 		}
-		must(main.AllReduce(operands, reduction, [][]int{{0, 1}}))(t)
+		must.Get(main.AllReduce(operands, reduction, [][]int{{0, 1}}))(t)
 		if ours, ok := main.(*function); ok {
 			main = ours.Function
 		}
@@ -160,7 +161,7 @@ func TestUpstreamAllReduceOfSeveralTypes(t *testing.T) {
 
 // TestUpstreamAllReduceHasNoGradient reads GoMLX's source, since lib/collective may have registered a gradient.
 func TestUpstreamAllReduceHasNoGradient(t *testing.T) {
-	source := must(os.ReadFile(filepath.Join(folderOf(t, graph.Gradient), "rev_autodiff.go")))(t)
+	source := must.Get(os.ReadFile(filepath.Join(folderOf(t, graph.Gradient), "rev_autodiff.go")))(t)
 	if strings.Contains(string(source), "NodeTypeAllReduce:") {
 		mended(t, "all-reduce without a gradient", "lib/collective/gradient.go")
 	}
@@ -190,14 +191,14 @@ func TestUpstreamAllReduceLosesSubnormals(t *testing.T) {
 
 // TestUpstreamHalfTypesTravelWide sums bfloat16 numbers, which are sent as float32, like all half types.
 func TestUpstreamHalfTypesTravelWide(t *testing.T) {
-	mesh := must(openUpstream(t).Mesh(Axis("data", 2)))(t)
-	p := must(Compile(mesh, func(x *graph.Node) *graph.Node {
+	mesh := must.Get(openUpstream(t).Mesh(Axis("data", 2)))(t)
+	p := must.Get(Compile(mesh, func(x *graph.Node) *graph.Node {
 		half := graph.ConvertDType(x, dtypes.BFloat16)
 		return Collective{Kind: AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"data"}}.Apply(half)[0]
 	}, In(Shard(0, "data")).Gives(Replicated())))(t)
 	defer p.Close()
-	check(t, p.Prepare(make([]float32, 32)))
-	report := must(p.Collectives())(t)
+	must.Do(t, p.Prepare(make([]float32, 32)))
+	report := must.Get(p.Collectives())(t)
 	if got := report.Of(AllReduce); got.Bytes != 16*4 {
 		t.Logf("16 numbers have %d bytes", got.Bytes)
 		mended(t, "half types between devices", "lib/xla/collective.go (moves)")
@@ -207,12 +208,12 @@ func TestUpstreamHalfTypesTravelWide(t *testing.T) {
 // TestUpstreamHasNoBroadcastOnCPU compiles an operation that XLA has only for GPUs.
 func TestUpstreamHasNoBroadcastOnCPU(t *testing.T) {
 	builder := openUpstream(t).Backend.Builder("broadcast")
-	check(t, builder.DistributedSPMD(2))
-	check(t, builder.DeviceAssignment(0, 1))
+	must.Do(t, builder.DistributedSPMD(2))
+	must.Do(t, builder.DeviceAssignment(0, 1))
 	main := builder.Main()
-	x := must(main.Parameter("x", shapes.Make(dtypes.Float32, 4), nil))(t)
-	y := must(stablehlo.CollectiveBroadcast(hloValue(x), [][]int{{0, 1}}))(t)
-	check(t, main.Return([]compute.Value{newValue(x, y)}, nil))
+	x := must.Get(main.Parameter("x", shapes.Make(dtypes.Float32, 4), nil))(t)
+	y := must.Get(stablehlo.CollectiveBroadcast(hloValue(x), [][]int{{0, 1}}))(t)
+	must.Do(t, main.Return([]compute.Value{newValue(x, y)}, nil))
 	_, err := builder.Compile()
 	refused(t, err, "collective-broadcast", "collective broadcast on CPUs", "lib/collective/move.go (Broadcast)")
 }
@@ -246,8 +247,8 @@ func TestUpstreamLacks(t *testing.T) {
 func functionsBeside(t *testing.T, function any) map[string]bool {
 	t.Helper()
 	names := map[string]bool{}
-	for _, file := range must(filepath.Glob(filepath.Join(folderOf(t, function), "*.go")))(t) {
-		parsed := must(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))(t)
+	for _, file := range must.Get(filepath.Glob(filepath.Join(folderOf(t, function), "*.go")))(t) {
+		parsed := must.Get(parser.ParseFile(token.NewFileSet(), file, nil, parser.SkipObjectResolution))(t)
 		for _, declared := range parsed.Decls {
 			if f, ok := declared.(*ast.FuncDecl); ok {
 				names[strings.ToLower(f.Name.Name)] = true

@@ -9,6 +9,7 @@ import (
 
 	goxla "github.com/gomlx/go-xla/compute/xla"
 	"github.com/gomlx/go-xla/pjrt"
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 func TestUpstreamTakesPathsForNames(t *testing.T) {
@@ -28,7 +29,7 @@ func TestUpstreamSearchLoads(t *testing.T) {
 		return
 	}
 	dir := t.TempDir()
-	check(t, os.WriteFile(filepath.Join(dir, "pjrt_c_api_cpu_plugin.so"), []byte("not a library"), 0o644))
+	must.Do(t, os.WriteFile(filepath.Join(dir, "pjrt_c_api_cpu_plugin.so"), []byte("not a library"), 0o644))
 	cmd := exec.Command(os.Args[0], "-test.run=^TestUpstreamSearchLoads$")
 	cmd.Env = append(os.Environ(), "SHARDBOOK_TEST_SEARCH=1", "PJRT_PLUGIN_LIBRARY_PATH="+dir)
 	output, err := cmd.CombinedOutput()

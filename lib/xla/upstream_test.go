@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/compute"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // The tests in the upstream files pass while the bugs in docs/upstream.md exist. A test that fails says that its bug is
@@ -20,7 +21,7 @@ var upstream = sync.OnceValues(func() (*Backend, error) { return Open(Devices(2)
 
 func openUpstream(t *testing.T) *Backend {
 	t.Helper()
-	return must(upstream())(t)
+	return must.Get(upstream())(t)
 }
 
 // mended fails the test because upstream is fixed.
@@ -154,7 +155,7 @@ func TestUpstreamGradientsThroughClosures(t *testing.T) {
 
 func TestUpstreamPanicsThatAreNoErrors(t *testing.T) {
 	broken := func(x *graph.Node) *graph.Node { panic("broken on purpose") }
-	exec := must(graph.NewExec(openUpstream(t).Backend, broken))(t)
+	exec := must.Get(graph.NewExec(openUpstream(t).Backend, broken))(t)
 	defer func() {
 		if thrown := recover(); thrown != nil && fmt.Sprint(thrown) != "broken on purpose" {
 			t.Errorf("upstream throws %v", thrown)
@@ -168,11 +169,11 @@ func TestUpstreamPanicsThatAreNoErrors(t *testing.T) {
 // TestUpstreamSchedulingBarrier makes a number depend on an infinite one.
 func TestUpstreamSchedulingBarrier(t *testing.T) {
 	tie := func(b compute.Backend) string {
-		exec := must(graph.NewExec(b, func(x, after *graph.Node) *graph.Node {
+		exec := must.Get(graph.NewExec(b, func(x, after *graph.Node) *graph.Node {
 			return graph.SchedulingBarrier(x, after)
 		}))(t)
 		defer exec.Finalize()
-		out := must(exec.Call(float32(1), float32(math.Inf(1))))(t)
+		out := must.Get(exec.Call(float32(1), float32(math.Inf(1))))(t)
 		return fmt.Sprint(out[0].Value())
 	}
 	b := openUpstream(t)
@@ -182,21 +183,5 @@ func TestUpstreamSchedulingBarrier(t *testing.T) {
 	}
 	if got := tie(b); got != "1" {
 		t.Errorf("with the workaround 1 tied to infinity is %s", got)
-	}
-}
-
-// must returns the value of a call, and fails the test on an error.
-func must[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		check(t, err)
-		return v
-	}
-}
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -93,10 +94,10 @@ func TestClosures(t *testing.T) {
 
 // Collectives work in loops.
 func TestCollectiveInWhile(t *testing.T) {
-	mesh := must(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
+	mesh := must.Get(devicetest.OpenOwn(t, 4).Mesh(xla.Axis("data", 4)))(t)
 	ring := xla.Collective{Kind: xla.Permute, To: []int{1, 2, 3, 0}, Along: []string{"data"}}
 	all := xla.Collective{Kind: xla.AllReduce, Reduce: compute.ReduceOpSum, Along: []string{"data"}}
-	p := must(xla.Compile(mesh, func(x *graph.Node) (*graph.Node, *graph.Node) {
+	p := must.Get(xla.Compile(mesh, func(x *graph.Node) (*graph.Node, *graph.Node) {
 		state := []*graph.Node{graph.Const(x.Graph(), int32(0)), x, graph.ZerosLike(x), graph.ZerosLike(x)}
 		out := xla.While(state, below(4), func(s []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.AddScalar(s[0], 1), ring.Apply(s[1])[0], graph.Add(s[2], s[1]),
@@ -105,7 +106,7 @@ func TestCollectiveInWhile(t *testing.T) {
 		return out[2], out[3]
 	}, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
 	defer p.Close()
-	out := must(p.Call([]float32{1, 10, 100, 1000}))(t)
+	out := must.Get(p.Call([]float32{1, 10, 100, 1000}))(t)
 	same(t, "once around the ring, and four all-reduces", whole(t, out...), slices.Repeat([]float32{1111}, 4),
 		slices.Repeat([]float32{4444}, 4))
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
+	"github.com/shardbook/shardbook/internal/must"
 	"google.golang.org/protobuf/encoding/prototext"
 	"google.golang.org/protobuf/reflect/protoregistry"
 )
@@ -16,13 +17,13 @@ import (
 // prepared compiles a graph function for inputs of these shapes.
 func prepared(t *testing.T, m *Mesh, fn func([]*graph.Node) *graph.Node, inputs ...shapes.Shape) *Program {
 	t.Helper()
-	p := must(Compile(m, fn, In(Replicated()).Gives(Replicated())))(t)
+	p := must.Get(Compile(m, fn, In(Replicated()).Gives(Replicated())))(t)
 	t.Cleanup(p.Close)
 	args := make([]any, len(inputs))
 	for i, shape := range inputs {
 		args[i] = tensors.FromShape(shape)
 	}
-	check(t, p.Prepare(args...))
+	must.Do(t, p.Prepare(args...))
 	return p
 }
 
@@ -50,9 +51,9 @@ func layer(of, i *graph.Node) *graph.Node {
 // the plugin has none. The others are counted by hand: XLA counts a loop as one iteration, and reads all of what it
 // scatters to.
 func TestWork(t *testing.T) {
-	b := must(Open(Devices(2), Plugin("cpu")))(t)
+	b := must.Get(Open(Devices(2), Plugin("cpu")))(t)
 	defer b.Close()
-	mesh := must(b.Mesh(Axis("data", 2)))(t)
+	mesh := must.Get(b.Mesh(Axis("data", 2)))(t)
 	const state = 64 * 32 * 4                    // bytes, of most loops
 	const start = 2*4 + 2*state                  // bytes: XLA copies what a loop changes, and the counter
 	const addOne, compare = 4 + 4 + 4, 4 + 4 + 1 // bytes of counting turns, each of one FLOP
@@ -118,7 +119,7 @@ func TestWork(t *testing.T) {
 			FLOPs: 64*32 + 1 + 2, Bytes: start + 2*state + addOne + 2*compare}},
 	} {
 		p := prepared(t, mesh, c.fn, c.inputs...)
-		got := must(p.Work())(t)
+		got := must.Get(p.Work())(t)
 		bytes := got.Bytes
 		if got.Bytes = c.want.Bytes; got != c.want || math.Abs(bytes-c.want.Bytes) > 0.001*c.want.Bytes {
 			operations, _ := p.Operations()
@@ -182,7 +183,7 @@ func TestOperationsOfHLO(t *testing.T) {
 					shape { element_type: F32 dimensions: 4 } }
 			}
 			computations { id: 2 root_id: 9 ` + inputs + ` instructions { ` + c.instructions + ` } }`
-		module := must(protoregistry.GlobalTypes.FindMessageByName("xla.HloModuleProto"))(t)
+		module := must.Get(protoregistry.GlobalTypes.FindMessageByName("xla.HloModuleProto"))(t)
 		m := message{module.New()}
 		if err := prototext.Unmarshal([]byte(text), m.Interface()); err != nil {
 			t.Fatalf("%s: %v", c.name, err)

@@ -14,6 +14,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
@@ -102,7 +103,7 @@ func TestAfterFault(t *testing.T) {
 		if c := traintest.Last(t, dir); c.Step != 2 {
 			t.Errorf("stage %d: the last checkpoint is of step %d", o.Stage, c.Step)
 		}
-		check(t, errors.Join(goOn(backend, o, dir, theEnd, never), goOn(backend, o, whole, theEnd, never)))
+		must.Do(t, errors.Join(goOn(backend, o, dir, theEnd, never), goOn(backend, o, whole, theEnd, never)))
 		sameState(t, fmt.Sprint("stage ", o.Stage), traintest.State(t, dir), traintest.State(t, whole))
 		leaks()
 	}
@@ -112,7 +113,7 @@ func TestAfterFault(t *testing.T) {
 // error, the previous checkpoint is the only one, and all ranks can continue.
 func TestFailedSave(t *testing.T) {
 	backend, dir, file := devicetest.Open(t, 8), t.TempDir(), filepath.Join(t.TempDir(), "file")
-	check(t, errors.Join(goOn(backend, toyForms[2], dir, theEnd, never), os.WriteFile(file, nil, 0o600)))
+	must.Do(t, errors.Join(goOn(backend, toyForms[2], dir, theEnd, never), os.WriteFile(file, nil, 0o600)))
 	want := traintest.State(t, dir)
 	model, victim := toy.Model(true), 0
 	initial, idle := model.Initial, model.Params().Index("idle")
@@ -164,18 +165,18 @@ func TestFailedLoad(t *testing.T) {
 	backend, o := devicetest.Open(t, 8), toyForms[2]
 	early, late, damaged := t.TempDir(), t.TempDir(), t.TempDir()
 	for dir, end := range map[string]int{early: 1, late: theEnd, damaged: theEnd} {
-		check(t, goOn(backend, o, dir, end, never))
+		must.Do(t, goOn(backend, o, dir, end, never))
 	}
 	one, five, bad := traintest.Last(t, early), traintest.Last(t, late), traintest.Last(t, damaged)
 	files, err := filepath.Glob(filepath.Join(bad.Path, "*.safetensors"))
-	if check(t, err); len(files) != three {
+	if must.Do(t, err); len(files) != three {
 		t.Fatalf("files %v: want one of each rank", files)
 	}
 	slices.Sort(files)
 	data, err := os.ReadFile(files[victim])
-	check(t, err)
+	must.Do(t, err)
 	data[len(data)-1] ^= 1
-	check(t, os.WriteFile(files[victim], data, 0o600))
+	must.Do(t, os.WriteFile(files[victim], data, 0o600))
 	want := learned(t, backend, toyRecipe, form{three, false, o}, 3, toySource)
 	file := filepath.Base(files[victim])
 	if err := together(t.Context(), backend, toyRecipe, three, o,

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
@@ -14,13 +15,6 @@ import (
 )
 
 func TestMain(m *testing.M) { devicetest.Main(m) }
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
 
 // form is a way to train.
 type form struct {
@@ -36,7 +30,7 @@ func (f form) start(t testing.TB, backend *xla.Backend, r train.Recipe) train.Tr
 		begin = zero.NewSPMD
 	}
 	run, err := begin(context.Background(), backend, r, f.devices, f.Options)
-	check(t, err)
+	must.Do(t, err)
 	return run
 }
 
@@ -57,7 +51,7 @@ func learned(t testing.TB, backend *xla.Backend, r train.Recipe, f form, steps i
 	t.Helper()
 	run := f.start(t, backend, r)
 	all, err := learn(context.Background(), run, steps, batches)
-	check(t, errors.Join(err, run.Close()))
+	must.Do(t, errors.Join(err, run.Close()))
 	return all
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/memest"
@@ -58,7 +59,7 @@ func needs(t *testing.T, backend *xla.Backend, depth, width int, o zero.Options)
 	defer run.Close()
 	x := tensors.FromFlatDataAndDimensions(make([]float32, world*width), world, width)
 	_, err := run.Step(t.Context(), x, x)
-	check(t, err)
+	must.Do(t, err)
 	return run.Memory()[memest.Temporary]
 }
 
@@ -93,9 +94,7 @@ func TestCompilersOwn(t *testing.T) {
 	const world, width, steps = 4, 8, 4
 	backend := devicetest.Open(t, 8)
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, world))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	recipe := train.Recipe{Model: deep(3, width), Optimizer: optim.AdamW(1e-2)}
 	batches := func(step int) (*tensors.Tensor, *tensors.Tensor) {
 		flat := make([]float32, world*width)
@@ -108,9 +107,7 @@ func TestCompilersOwn(t *testing.T) {
 	one, _ := traintest.Alone(t, backend, recipe, steps, batches)
 	for _, stage := range []int{1, 3} {
 		run, err := zero.NewAuto(mesh, recipe, stage)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		defer run.Close()
 		for i := range steps {
 			x, y := batches(i)
@@ -119,9 +116,7 @@ func TestCompilersOwn(t *testing.T) {
 			}
 		}
 		list, err := run.Params(0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		got := traintest.Named{}
 		for i, s := range recipe.Model.Params() {
 			got[s.Name] = list[i]
@@ -132,13 +127,9 @@ func TestCompilersOwn(t *testing.T) {
 		total, err := run.Probe(func(p params.Nodes, _ []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.ReduceAllSum(p.Get("h0.w"))}
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		sum, err := total.Call()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		want := float32(0)
 		for _, w := range tensors.MustCopyFlatData[float32](got["h0.w"]) {
 			want += w
@@ -153,9 +144,7 @@ func TestCompilersOwn(t *testing.T) {
 			t.Errorf("stage %d: a device holds %v of %d bytes of parameters", stage, held, params)
 		}
 		report, err := run.Collectives()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if len(report) == 0 {
 			t.Errorf("stage %d: the compiler made no collectives", stage)
 		}

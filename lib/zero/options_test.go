@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -79,7 +80,7 @@ func TestRefused(t *testing.T) {
 			_, err := run.Step(context.Background(), inputs, targets)
 			refused(t, name, err, c.want)
 		}
-		check(t, run.Close())
+		must.Do(t, run.Close())
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/plan"
@@ -76,15 +77,15 @@ func TestPlan(t *testing.T) {
 				shards = o.Shards
 			}
 			want, err := o.Bytes(r, world)
-			check(t, err)
+			must.Do(t, err)
 			p, err := o.Plan(r, world)
-			check(t, err)
+			must.Do(t, err)
 			sizes, err := o.Sizes(r, world)
-			check(t, err)
+			must.Do(t, err)
 			moved, err := p.Traffic(sizes)
-			check(t, err)
+			must.Do(t, err)
 			held, err := p.Memory(sizes)
-			check(t, err)
+			must.Do(t, err)
 			padded := int64(0)
 			for _, s := range r.Model.Params() {
 				padded += int64((s.Size() + shards - 1) / shards * shards)
@@ -94,7 +95,7 @@ func TestPlan(t *testing.T) {
 			if total(want) != formula {
 				t.Errorf("%+v: planned %v, want %d bytes for %d parameters", f, want, formula, padded)
 			}
-			check(t, group.Run(t.Context(), world, func(ctx context.Context, inner group.Group) error {
+			must.Do(t, group.Run(t.Context(), world, func(ctx context.Context, inner group.Group) error {
 				counted := group.Count(inner)
 				g, err := group.ByPlan(counted, plan.Ring)
 				if err != nil {

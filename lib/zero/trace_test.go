@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/memest"
@@ -28,7 +29,7 @@ const toyForwards = 4
 func traced(t *testing.T, o zero.Options, view func(g group.Group) (group.Group, error)) trace.Trace {
 	t.Helper()
 	backend, r := devicetest.Open(t, 8), train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}
-	check(t, group.Run(t.Context(), 2, func(ctx context.Context, inner group.Group) error {
+	must.Do(t, group.Run(t.Context(), 2, func(ctx context.Context, inner group.Group) error {
 		g, err := view(inner)
 		if err != nil {
 			return err
@@ -141,7 +142,7 @@ func checkGathered(t *testing.T, ahead int, got trace.Trace, rank int, compute [
 func gathersOf(t *testing.T, o zero.Options) (passes []int) {
 	t.Helper()
 	p, err := o.Plan(train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}, 2)
-	check(t, err)
+	must.Do(t, err)
 	for i, op := range p.Ranks[0] {
 		if op.Kind != step.Gather || o.Stage < 3 {
 			continue

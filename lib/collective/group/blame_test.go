@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
@@ -58,9 +59,7 @@ func TestDeadlineInTheQueue(t *testing.T) {
 // Around a ring, whoever runs out of time first names the rank that all wait for in the end, and not its own neighbour.
 func TestBlameGoesDownTheLine(t *testing.T) {
 	ring, err := plan.New(plan.AllReduce, plan.Ring, 8)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	f := failureOf(t, 8, 2, func(ctx context.Context, g group.Group) error {
 		if g.Rank() == 0 {
 			var cancel func()

@@ -7,15 +7,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
 // TestByPlanRefused has no view where one of the operations lacks the algorithm.
 func TestByPlanRefused(t *testing.T) {
 	groups, err := New(4)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for way, want := range map[plan.Way]string{
 		ownPlan(t, 3, 3):       "group: plan: the plan is for 3 ranks, and there are 4",
 		ownPlan(t, 4, 8):       "group: the plan of all-gather has 8 chunks for 4 ranks",
@@ -44,9 +43,7 @@ func ownPlan(t *testing.T, ranks, chunks int) *plan.Plan {
 			}
 		}
 	}
-	if err := p.Prove(); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Prove())
 	return p
 }
 
@@ -54,9 +51,7 @@ func ownPlan(t *testing.T, ranks, chunks int) *plan.Plan {
 func TestOwnPlan(t *testing.T) {
 	const ranks = 3
 	ring, err := plan.New(plan.AllReduce, plan.Ring, ranks)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if err := Run(t.Context(), ranks, func(ctx context.Context, g Group) error {
 		counted := Count(g)
 		view, err := ByPlan(counted, ownPlan(t, ranks, ranks))

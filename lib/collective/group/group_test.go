@@ -13,6 +13,7 @@ import (
 
 	"github.com/gomlx/compute/dtypes/bfloat16"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
@@ -192,23 +193,15 @@ func TestRecorder(t *testing.T) {
 
 func TestPlanErrors(t *testing.T) {
 	ring, err := plan.New(plan.AllReduce, plan.Ring, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	exchange, err := plan.New(plan.AllToAll, plan.OneShot, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	broken := &plan.Plan{Op: plan.Broadcast, Ranks: 2, Chunks: 1, Slots: 1, Rounds: 1,
 		Steps: [][]plan.Step{{{Action: plan.Send, Peer: 1, Slot: 5}}, nil}}
 	groups, err := New(2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	alone, err := New(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	ctx, buf := context.Background(), make([]int32, 4)
 	for want, err := range map[string]error{
 		"no plan for 2 ranks":                 RunPlan(ctx, groups[0], nil, buf, Sum),

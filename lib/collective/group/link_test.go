@@ -7,6 +7,8 @@ import (
 	"math"
 	"testing"
 	"time"
+
+	"github.com/shardbook/shardbook/internal/must"
 )
 
 // TestLinkTime has what calls take by the model: rounds times the latency, and the bytes of the rank that sends or gets
@@ -58,9 +60,7 @@ func TestLinkTime(t *testing.T) {
 func slowGroups(t *testing.T, n int, link Link) []Group {
 	t.Helper()
 	groups, err := New(n)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for r := range groups {
 		if groups[r], err = Slow(groups[r], link); err != nil {
 			t.Fatal(err)
@@ -157,13 +157,9 @@ func TestSlowEndsWithItsContext(t *testing.T) {
 		}, RecvCall(make([]float32, 1), 1)},
 	} {
 		groups, err := New(2)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		slow, err := Slow(groups[1], Link{Latency: time.Hour})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		other := groups[0].Start(context.Background(), c.other)
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(10*time.Millisecond, cancel)
@@ -183,18 +179,14 @@ func TestSlowEndsWithItsContext(t *testing.T) {
 
 func TestSlowErrors(t *testing.T) {
 	groups, err := New(1)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for _, link := range []Link{{Latency: -1}, {Bandwidth: -1}, {Bandwidth: math.NaN()}, {Bandwidth: math.Inf(1)}} {
 		if g, err := Slow(groups[0], link); err == nil || g != nil {
 			t.Errorf("%+v: no error", link)
 		}
 	}
 	g, err := Slow(groups[0], Link{Latency: time.Nanosecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if part, err := g.Split(t.Context(), -1, 0); part != nil || err != nil {
 		t.Errorf("a negative color gives the group %v and the error %v", part, err)
 	}

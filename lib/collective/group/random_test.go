@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/compute/dtypes/bfloat16"
 	"github.com/gomlx/compute/dtypes/float16"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective/plan"
 )
 
@@ -57,9 +58,7 @@ func TestMutations(t *testing.T) {
 			}
 			for range 300 {
 				p, err := plan.New(op, algorithm, 2+rng.IntN(7))
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				rank := rng.IntN(p.Ranks)
 				if len(p.Steps[rank]) == 0 {
 					continue

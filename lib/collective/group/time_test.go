@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
@@ -20,9 +21,7 @@ func TestTime(t *testing.T) {
 		})
 		return err
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	if took[0] != took[1] || took[1] != took[2] || took[0] < 2*pause {
 		t.Errorf("the ranks say %v, want the same of each, and at least %v", took, 2*pause)
 	}

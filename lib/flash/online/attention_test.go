@@ -8,6 +8,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/flash/online"
 )
 
@@ -62,12 +63,12 @@ func TestForward(t *testing.T) {
 
 func testForward[F online.Float](t *testing.T, h online.Head[F], queries, keys int) {
 	out, lse := online.Reference(wide(h.Q), wide(h.K), wide(h.V), h.D, h.E, float64(h.Scale), visible(h, queries, keys))
-	three := must(online.ThreeStep(h))
+	three := must.Value(online.ThreeStep(h))
 	same(t, "three steps", three.Out, narrow[F](out), 1)
-	one := must(online.OneLoop(h))
+	one := must.Value(online.OneLoop(h))
 	same(t, "one loop", one.Out, three.Out, 1)
 	same(t, "its LSE", one.LSE, narrow[F](lse), 1)
-	once := must(online.DivideOnce(h))
+	once := must.Value(online.DivideOnce(h))
 	same(t, "divided once", once.Out, one.Out, 1)
 	same(t, "its LSE", once.LSE, one.LSE, 0)
 
@@ -86,10 +87,10 @@ func testForward[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 		same(t, "sum of weights", []F{sum}, []F{want}, 1)
 	}
 	for _, tiles := range tilings {
-		byQueries := must(online.QueriesOuter(h, tiles))
+		byQueries := must.Value(online.QueriesOuter(h, tiles))
 		same(t, "queries outer", byQueries.Out, once.Out, 1)
 		same(t, "its LSE", byQueries.LSE, once.LSE, 1)
-		byKeys := must(online.KeysOuter(h, tiles))
+		byKeys := must.Value(online.KeysOuter(h, tiles))
 		same(t, "keys outer", byKeys.Out, byQueries.Out, 1)
 		same(t, "its LSE", byKeys.LSE, byQueries.LSE, 1)
 	}
@@ -110,13 +111,13 @@ func TestHugeScores(t *testing.T) {
 		"keys outer":    func() (online.Forward[float32], error) { return online.KeysOuter(h, tiles) },
 		"queries outer": func() (online.Forward[float32], error) { return online.QueriesOuter(h, tiles) },
 	} {
-		f := must(step())
+		f := must.Value(step())
 		same(t, name, f.Out, want, 1)
 		var g online.Gradients[float32]
 		if f.P != nil {
-			g = must(online.ThreeStepGradients(h, f, dout))
+			g = must.Value(online.ThreeStepGradients(h, f, dout))
 		} else {
-			g = must(online.TiledGradients(h, f, dout, tiles))
+			g = must.Value(online.TiledGradients(h, f, dout, tiles))
 		}
 		dq, dk, dv := online.ReferenceGradients(wide(h.Q), wide(h.K), wide(h.V), wide(dout), 1, 1, 1, nil)
 		// The first query's weights have an error of half a step of float32 at 10⁴, 5·10⁻⁴, and the keys are 100.
@@ -137,8 +138,8 @@ func TestBadHeads(t *testing.T) {
 		fails(t, h, tiles, online.Forward[float32]{}, nil, 7)
 	}
 	good := online.Head[float32]{Q: make([]float32, 2), K: make([]float32, 4), V: make([]float32, 2), D: 2, E: 1}
-	f := must(online.OneLoop(good))
-	three := must(online.ThreeStep(good))
+	f := must.Value(online.OneLoop(good))
+	three := must.Value(online.ThreeStep(good))
 	fails(t, good, online.Tiles{Queries: 0, Keys: 1}, f, make([]float32, 1), 4) // ThreeStepGradients: f has no weights
 	fails(t, good, online.Tiles{Queries: 1, Keys: -1}, f, make([]float32, 1), 4)
 	fails(t, good, tiles, three, make([]float32, 2), 2)               // another dOut
@@ -173,8 +174,8 @@ func TestGradients(t *testing.T) {
 
 func testGradients[F online.Float](t *testing.T, h online.Head[F], queries, keys int) {
 	dout := normal[F](rand.New(rand.NewPCG(15, 16)), queries*h.E, 1)
-	three := must(online.ThreeStep(h))
-	want := must(online.ThreeStepGradients(h, three, dout))
+	three := must.Value(online.ThreeStep(h))
+	want := must.Value(online.ThreeStepGradients(h, three, dout))
 	dq, dk, dv := online.ReferenceGradients(wide(h.Q), wide(h.K), wide(h.V), wide(dout), h.D, h.E, float64(h.Scale),
 		visible(h, queries, keys))
 	same(t, "dQ", want.DQ, narrow[F](dq), 1)
@@ -182,8 +183,8 @@ func testGradients[F online.Float](t *testing.T, h online.Head[F], queries, keys
 	same(t, "dV", want.DV, narrow[F](dv), 1)
 
 	for _, tiles := range tilings {
-		forward := must(online.QueriesOuter(h, tiles))
-		got := must(online.TiledGradients(h, forward, dout, tiles))
+		forward := must.Value(online.QueriesOuter(h, tiles))
+		got := must.Value(online.TiledGradients(h, forward, dout, tiles))
 		same(t, "dQ in tiles", got.DQ, want.DQ, 1)
 		same(t, "dK in tiles", got.DK, want.DK, 1)
 		same(t, "dV in tiles", got.DV, want.DV, 1)
@@ -280,14 +281,14 @@ func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 
 	// Dao et al. 2022, algorithm 0: line 1 reads Q and K and writes S, line 2 reads S and writes P, line 3 reads P and
 	// V and writes O.
-	three := must(online.ThreeStep(h))
+	three := must.Value(online.ThreeStep(h))
 	check("three steps", three.Traffic, n*d+s*d+2*n*s+s*e, 2*n*s+n*e)
 	if want := max(n*d+s*d+n*s, n*s+s*e+n*e); three.Traffic.Fast != want { // of the two matmuls
 		t.Errorf("three steps need %d of fast memory, want %d", three.Traffic.Fast, want)
 	}
 	// Algorithm 3: line 1 reads P and dO and writes dV, line 2 reads dO and V and writes dP, line 3 reads P and dP and
 	// writes dS, line 4 reads dS and K and writes dQ, line 5 reads dS and Q and writes dK.
-	g := must(online.ThreeStepGradients(h, three, dout))
+	g := must.Value(online.ThreeStepGradients(h, three, dout))
 	check("its gradients", g.Traffic, n*s+n*e+n*e+s*e+2*n*s+n*s+s*d+n*s+n*d, s*e+2*n*s+n*d+s*d)
 
 	// The keys that each query sees.
@@ -300,9 +301,9 @@ func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 			}
 		}
 	}
-	one := must(online.OneLoop(h))
+	one := must.Value(online.OneLoop(h))
 	check("one loop", one.Traffic, n*d+pairs*(d+e), n*(e+1))
-	once := must(online.DivideOnce(h))
+	once := must.Value(online.DivideOnce(h))
 	check("divided once", once.Traffic, n*d+pairs*(d+e), n*(e+1))
 
 	for _, tiles := range tilings {
@@ -327,14 +328,14 @@ func testTraffic[F online.Float](t *testing.T, h online.Head[F], queries, keys i
 		}
 		// Dao et al. 2022, algorithm 1: line 2 writes O, l and m; line 6 reads K and V; line 8 reads Q, O, l and m,
 		// lines 12 and 13 write O, l and m, for each pair. Here l and m are read and LSE is written at the end.
-		byKeys := must(online.KeysOuter(h, tiles))
+		byKeys := must.Value(online.KeysOuter(h, tiles))
 		check("keys outer", byKeys.Traffic, s*(d+e)+pairQueries*(d+e+2)+2*n, n*(e+2)+pairQueries*(e+2)+n)
 		// Dao 2023, algorithm 1: line 4 reads Q, line 7 reads K and V for each pair, lines 14 and 15 write O and L.
-		byQueries := must(online.QueriesOuter(h, tiles))
+		byQueries := must.Value(online.QueriesOuter(h, tiles))
 		check("queries outer", byQueries.Traffic, n*d+pairKeys*(d+e), n*(e+1))
 		// Dao 2023, algorithm 2: dQ is written; dO and O are read and D is written; K and V are read; Q, dO, dQ, L and
 		// D are read (in the paper also O, which is not used) and dQ is written, for each pair; dK and dV are written.
-		g := must(online.TiledGradients(h, byQueries, dout, tiles))
+		g := must.Value(online.TiledGradients(h, byQueries, dout, tiles))
 		check("gradients in tiles", g.Traffic, 2*n*e+s*(d+e)+pairQueries*(2*d+e+2), n*d+n+pairQueries*d+s*(d+e))
 	}
 }
@@ -346,7 +347,7 @@ func TestTiles(t *testing.T) {
 		for _, e := range []int{1, 3, 8} {
 			h := online.Head[float32]{Q: make([]float32, n*d), K: make([]float32, n*d), V: make([]float32, n*e), D: d,
 				E: e}
-			f := must(online.OneLoop(h))
+			f := must.Value(online.OneLoop(h))
 			byKeys := func(t online.Tiles) online.Tiles {
 				return online.Tiles{Queries: min(t.Keys+1, d), Keys: t.Keys + 1}
 			}
@@ -360,13 +361,13 @@ func TestTiles(t *testing.T) {
 					used  func(online.Tiles) online.Traffic
 				}{
 					{online.TilesKeysOuter, byKeys, func(t online.Tiles) online.Traffic {
-						return must(online.KeysOuter(h, t)).Traffic
+						return must.Value(online.KeysOuter(h, t)).Traffic
 					}},
 					{online.TilesQueriesOuter, byQueries, func(t online.Tiles) online.Traffic {
-						return must(online.QueriesOuter(h, t)).Traffic
+						return must.Value(online.QueriesOuter(h, t)).Traffic
 					}},
 					{online.TilesBackward, byKeys, func(t online.Tiles) online.Traffic {
-						return must(online.TiledGradients(h, f, make([]float32, n*e), t)).Traffic
+						return must.Value(online.TiledGradients(h, f, make([]float32, n*e), t)).Traffic
 					}},
 				} {
 					tiles, fitErr := c.tiles(fast, d, e)
@@ -399,9 +400,9 @@ func TestTiles(t *testing.T) {
 
 // Two devices have half of the keys each. They exchange m, d and o.
 func ExamplePartial_Merge() {
-	one := must(online.Attend([]float64{0, math.Log(2)}, []float64{7, 0, 0, 7}, 2))
-	other := must(online.Attend([]float64{math.Log(4)}, []float64{7, 7}, 2))
-	both := must(one.Merge(other))
+	one := must.Value(online.Attend([]float64{0, math.Log(2)}, []float64{7, 0, 0, 7}, 2))
+	other := must.Value(online.Attend([]float64{math.Log(4)}, []float64{7, 7}, 2))
+	both := must.Value(one.Merge(other))
 	fmt.Printf("%.0f %.4f\n", both.Output(), both.State.LogSumExp())
 	// Output: [5 6] 1.9459
 }
@@ -428,10 +429,10 @@ func ExampleQueriesOuter() {
 	report("one loop", f, err)
 
 	const fast = 4096 // elements
-	tiles := must(online.TilesKeysOuter(fast, d, d))
+	tiles := must.Value(online.TilesKeysOuter(fast, d, d))
 	f, err = online.KeysOuter(h, tiles)
 	report("keys outer", f, err)
-	tiles = must(online.TilesQueriesOuter(fast, d, d))
+	tiles = must.Value(online.TilesQueriesOuter(fast, d, d))
 	f, err = online.QueriesOuter(h, tiles)
 	report("queries outer", f, err)
 	// Output:

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/flash/online"
 )
 
@@ -190,7 +191,7 @@ func flat(p online.Partial[float64]) []float64 {
 // Partial results merge in any order and tree, and give attention over all keys.
 func TestMergePartials(t *testing.T) {
 	rng := rand.New(rand.NewPCG(7, 8))
-	empty := must(online.Attend[float64](nil, nil, 3))
+	empty := must.Value(online.Attend[float64](nil, nil, 3))
 	for range 1000 {
 		var x, v []float64 // of all parts
 		random := func() online.Partial[float64] {
@@ -201,14 +202,14 @@ func TestMergePartials(t *testing.T) {
 			}
 			values := normal[float64](rng, n*3, 1)
 			x, v = append(x, scores...), append(v, values...)
-			return must(online.Attend(scores, values, 3))
+			return must.Value(online.Attend(scores, values, 3))
 		}
 		a, b, c := random(), random(), random()
-		same(t, "commuted", flat(must(a.Merge(b))), flat(must(b.Merge(a))), 0)
-		same(t, "with nothing", flat(must(a.Merge(empty))), flat(a), 0)
-		left, right := must(must(a.Merge(b)).Merge(c)), must(a.Merge(must(b.Merge(c))))
+		same(t, "commuted", flat(must.Value(a.Merge(b))), flat(must.Value(b.Merge(a))), 0)
+		same(t, "with nothing", flat(must.Value(a.Merge(empty))), flat(a), 0)
+		left, right := must.Value(must.Value(a.Merge(b)).Merge(c)), must.Value(a.Merge(must.Value(b.Merge(c))))
 		same(t, "associated", flat(left), flat(right), 1)
-		same(t, "all", flat(left), flat(must(online.Attend(x, v, 3))), 1)
+		same(t, "all", flat(left), flat(must.Value(online.Attend(x, v, 3))), 1)
 		softmax, _ := online.ThreePass(x)
 		want := make([]float64, 3)
 		for i, v := range v {
@@ -221,8 +222,8 @@ func TestMergePartials(t *testing.T) {
 
 // Output and Merge do not change their operands.
 func TestPartialsUnchanged(t *testing.T) {
-	a, b := must(online.Attend([]float64{1, 1}, []float64{2, 4}, 1)), must(online.Attend([]float64{9}, []float64{5}, 1))
-	must(a.Merge(b))
+	a, b := must.Value(online.Attend([]float64{1, 1}, []float64{2, 4}, 1)), must.Value(online.Attend([]float64{9}, []float64{5}, 1))
+	must.Value(a.Merge(b))
 	same(t, "output", a.Output(), []float64{3}, 0)
 	same(t, "a", flat(a), []float64{1, 2, 6}, 0)
 	same(t, "b", flat(b), []float64{9, 1, 5}, 0)
@@ -234,16 +235,8 @@ func TestPartialErrors(t *testing.T) {
 			t.Errorf("%d scores and %d elements of values of %d: no error", c.x, c.v, c.e)
 		}
 	}
-	two, three := must(online.Attend[float64](nil, nil, 2)), must(online.Attend[float64](nil, nil, 3))
+	two, three := must.Value(online.Attend[float64](nil, nil, 2)), must.Value(online.Attend[float64](nil, nil, 3))
 	if _, err := two.Merge(three); err == nil {
 		t.Error("merging values of 2 and 3 elements: no error")
 	}
-}
-
-// must returns x, and panics with an error.
-func must[T any](x T, err error) T {
-	if err != nil {
-		panic(err)
-	}
-	return x
 }

@@ -15,6 +15,7 @@ import (
 	gomlx "github.com/gomlx/gomlx/ml/train"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/params/storemodel"
 )
@@ -152,7 +153,7 @@ func TestLossErrors(t *testing.T) {
 		}, "has a regularizer for this batch"},
 	} {
 		exec, err := graph.NewExec(backend, c.build)
-		check(t, err)
+		must.Do(t, err)
 		if _, err := exec.Call(); !matches(err, c.want) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
@@ -161,7 +162,7 @@ func TestLossErrors(t *testing.T) {
 	exec, err := model.NewExec(backend, newStore(), func(scope *model.Scope, x *graph.Node) *graph.Node {
 		return m.Loss(params.Nodes{"w": x}, graph.InsertAxes(x, 0), nil)
 	})
-	check(t, err)
+	must.Do(t, err)
 	if _, err := exec.Call([]float32{1, 2, 3}); !matches(err, "belongs to a model.Exec") {
 		t.Errorf("in a model.Exec: error %v", err)
 	}
@@ -194,8 +195,8 @@ func TestWriteErrors(t *testing.T) {
 	}
 	// Write and Init copy.
 	zeros, err := params.Zeros(m.Params())
-	check(t, err)
-	check(t, m.Write(zeros))
+	must.Do(t, err)
+	must.Do(t, m.Write(zeros))
 	for _, zero := range append(zeros, initial(t, m)...) {
 		zero.MustFinalizeAll()
 	}
@@ -203,12 +204,12 @@ func TestWriteErrors(t *testing.T) {
 		t.Errorf("after zeros were written: %s", got)
 	}
 
-	check(t, store.GetVariable("/out/dense/biases").SetValue(tensors.FromValue([]float32{1, 2, 3})))
+	must.Do(t, store.GetVariable("/out/dense/biases").SetValue(tensors.FromValue([]float32{1, 2, 3})))
 	if err := m.Validate(); !matches(err, `"/out/dense/biases" has shape (Float32)[3], but it had (Float32)[2]`) {
 		t.Errorf("another shape: error %v", err)
 	}
-	check(t, store.GetVariable("/out/dense/biases").Reset())
-	check(t, store.DeleteVariable("/hidden/dense/biases"))
+	must.Do(t, store.GetVariable("/out/dense/biases").Reset())
+	must.Do(t, store.DeleteVariable("/hidden/dense/biases"))
 	for _, err := range []error{m.Validate(), m.Write(before), func() error { _, err := m.Init(); return err }()} {
 		if !matches(err, `"/hidden/dense/biases" is no longer in the store`) {
 			t.Errorf("a deleted variable: error %v", err)

@@ -2,7 +2,6 @@ package storemodel_test
 
 import (
 	"math/rand/v2"
-	"testing"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
@@ -83,10 +82,3 @@ func first(x, _ *tensors.Tensor) *tensors.Tensor  { return x }
 func second(_, y *tensors.Tensor) *tensors.Tensor { return y }
 
 func seeded(seed int) *rand.Rand { return rand.New(rand.NewPCG(9, uint64(seed))) }
-
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}

@@ -17,6 +17,7 @@ import (
 	zoo "github.com/gomlx/gomlx/ml/zoo/transformer"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/ddp"
@@ -47,7 +48,7 @@ func start(t *testing.T, backend *xla.Backend, m train.Model, l parallel.Layout)
 	t.Helper()
 	recipe := train.Recipe{Model: m, Optimizer: optim.AdamW(1e-2), Clip: 1, Seed: 5}
 	run, err := parallel.New(context.Background(), backend, recipe, l, parallel.Options{})
-	check(t, err)
+	must.Do(t, err)
 	t.Cleanup(func() { run.Close() })
 	return run
 }
@@ -59,14 +60,14 @@ func finish(t *testing.T, run train.Trainer, batches traintest.Batches) (out res
 	for run.Steps() < steps {
 		x, y := batches(run.Steps())
 		m, err := run.Step(ctx, x, y)
-		check(t, err)
+		must.Do(t, err)
 		out.metrics = append(out.metrics, m)
 	}
 	var err error
 	out.evaluated, err = run.Evaluate(ctx, first(batches(steps)), second(batches(steps)))
-	check(t, err)
+	must.Do(t, err)
 	out.params, err = run.Params(ctx)
-	check(t, err)
+	must.Do(t, err)
 	return out
 }
 
@@ -94,7 +95,7 @@ func compare(t *testing.T, want, got result) {
 func TestLayouts(t *testing.T) {
 	backend := devicetest.Open(t, 4)
 	parted, err := storemodel.NewChain(backend, newStore(), cnn(0.3), crossEntropy, pictures, labels)
-	check(t, err)
+	must.Do(t, err)
 	for _, c := range []struct {
 		name    string
 		model   *storemodel.Model
@@ -123,13 +124,13 @@ func TestLayouts(t *testing.T) {
 func TestCheckpoint(t *testing.T) {
 	ctx, backend, dir := context.Background(), devicetest.Open(t, 4), t.TempDir()
 	m, err := storemodel.NewChain(backend, newStore(), cnn(0.3), crossEntropy, pictures, labels)
-	check(t, err)
+	must.Do(t, err)
 	run := start(t, backend, m, parallel.Layout{Data: 2, ZeRO: 3})
 	_, err = run.Step(ctx, first(images(0)), second(images(0)))
-	check(t, err)
-	check(t, run.Save(ctx, dir, nil, 1))
+	must.Do(t, err)
+	must.Do(t, run.Save(ctx, dir, nil, 1))
 	again := start(t, backend, m, parallel.Layout{Pipe: 2})
-	check(t, again.Load(ctx, traintest.Last(t, dir)))
+	must.Do(t, again.Load(ctx, traintest.Last(t, dir)))
 	compare(t, finish(t, run, images), finish(t, again, images))
 }
 
@@ -148,26 +149,26 @@ func TestBuffersOfAllRanks(t *testing.T) {
 		}
 	}
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, 2))
-	check(t, err)
+	must.Do(t, err)
 	one, err := ddp.NewSPMD(mesh, recipe)
-	check(t, err)
+	must.Do(t, err)
 	defer one.Close()
 	_, err = one.Step(images(0))
-	check(t, err)
+	must.Do(t, err)
 	var devices [2]traintest.Named
 	for i := range devices {
 		values, err := one.Params(i)
-		check(t, err)
+		must.Do(t, err)
 		devices[i], err = params.Zip(m.Params(), values)
-		check(t, err)
+		must.Do(t, err)
 	}
 	same(t, devices[0], devices[1])
 
 	p, err := parallel.NewPlan(recipe, parallel.Layout{Replicas: 2})
-	check(t, err)
+	must.Do(t, err)
 	var mu sync.Mutex
 	var ranks []traintest.Named
-	check(t, group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
+	must.Do(t, group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
 		run, err := p.Join(ctx, g, backend, g.Rank(), parallel.Options{})
 		if err != nil {
 			return err
@@ -192,13 +193,13 @@ func TestAuto(t *testing.T) {
 	var losses [3][]float64
 	for n := 1; n <= 2; n++ {
 		mesh, err := backend.Mesh(xla.Axis(train.Axis, n))
-		check(t, err)
+		must.Do(t, err)
 		run, err := ddp.NewAuto(mesh, train.Recipe{Model: m, Optimizer: optim.AdamW(1e-2)})
-		check(t, err)
+		must.Do(t, err)
 		defer run.Close()
 		for i := range steps {
 			m, err := run.Step(images(i))
-			check(t, err)
+			must.Do(t, err)
 			losses[n] = append(losses[n], m.Loss)
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	gomlx "github.com/gomlx/gomlx/ml/train"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params/storemodel"
 )
 
@@ -44,11 +45,11 @@ func byGoMLX(t *testing.T, backend compute.Backend, store *model.Store, loss sto
 		}
 		return out
 	})
-	check(t, err)
+	must.Do(t, err)
 	defer exec.Finalize()
 	for _, batch := range batches {
 		out, err := exec.Call(batch[0], batch[1])
-		check(t, err)
+		must.Do(t, err)
 		steps = append(steps, out)
 	}
 	return steps
@@ -103,12 +104,12 @@ func TestEqualsGoMLX(t *testing.T) {
 				}
 				return out
 			})
-			check(t, err)
+			must.Do(t, err)
 			defer exec.Finalize()
 			n, values := len(c.names), initial(t, m)
 			for step, batch := range batches {
 				out, err := exec.Call(append(slices.Clone(values), batch[0], batch[1]))
-				check(t, err)
+				must.Do(t, err)
 				for i, got := range out[:1+n] {
 					if !got.InDelta(want[step][i], bound) {
 						t.Errorf("step %d, output %d: %s, want %s", step, i, got, want[step][i])
@@ -116,7 +117,7 @@ func TestEqualsGoMLX(t *testing.T) {
 				}
 				values = out[1+n:]
 			}
-			check(t, m.Write(values))
+			must.Do(t, m.Write(values))
 			for i, name := range c.names {
 				path := "/" + strings.ReplaceAll(name, ".", "/")
 				got, want := ours.GetVariable(path).MustValue(), theirs.GetVariable(path).MustValue()

@@ -16,6 +16,7 @@ import (
 	"github.com/gomlx/gomlx/ml/model"
 	"github.com/gomlx/gomlx/ml/train/loss"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/params/storemodel"
 )
@@ -86,7 +87,7 @@ func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss st
 	targets shapes.Shape) *storemodel.Model {
 	t.Helper()
 	m, err := storemodel.New(backend, store, loss, inputs, targets)
-	check(t, err)
+	must.Do(t, err)
 	return m
 }
 
@@ -94,7 +95,7 @@ func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss st
 func initial(t testing.TB, m *storemodel.Model) []*tensors.Tensor {
 	t.Helper()
 	values, err := m.Init()
-	check(t, err)
+	must.Do(t, err)
 	return values
 }
 
@@ -103,10 +104,10 @@ func run(t testing.TB, backend compute.Backend, fn func([]*graph.Node) []*graph.
 	args ...*tensors.Tensor) []*tensors.Tensor {
 	t.Helper()
 	exec, err := graph.NewExec(backend, fn)
-	check(t, err)
+	must.Do(t, err)
 	defer exec.Finalize()
 	out, err := exec.Call(args)
-	check(t, err)
+	must.Do(t, err)
 	return out
 }
 

@@ -18,6 +18,7 @@ import (
 	gomlx "github.com/gomlx/gomlx/ml/train"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
@@ -32,7 +33,7 @@ func plainly(t *testing.T, m train.Model, p precision.Policy) train.Trainer {
 	t.Helper()
 	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(rate), Precision: p}
 	run, err := parallel.New(context.Background(), devicetest.One(), recipe, parallel.Layout{}, parallel.Options{})
-	check(t, err)
+	must.Do(t, err)
 	t.Cleanup(func() { run.Close() })
 	return run
 }
@@ -48,7 +49,7 @@ func TestBatchNorm(t *testing.T) {
 	theirs, ours := newStore(), newStore()
 	alone := newModel(t, backend, ours, whole(net), pictures, labels)
 	parted, err := storemodel.NewChain(backend, newStore(), net, crossEntropy, pictures, labels)
-	check(t, err)
+	must.Do(t, err)
 	if got, want := parted.Params().Names(), alone.Params().Names(); !slices.Equal(got, want) {
 		t.Fatalf("in layers, the parameters are %q, want %q", got, want)
 	}
@@ -67,9 +68,9 @@ func TestBatchNorm(t *testing.T) {
 		loss := crossEntropy(net.Build(scope, x), y)
 		return graph.Add(loss, gomlx.GetRegularizationLoss(x.Graph()))
 	})
-	check(t, err)
+	must.Do(t, err)
 	evaluated, err := evaluation.Call1(images(steps))
-	check(t, err)
+	must.Do(t, err)
 	scaled := precision.Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32, Scaling: precision.Static(1000)}
 	for name, run := range map[string]train.Trainer{
 		"whole":  plainly(t, alone, precision.Policy{}),
@@ -78,13 +79,13 @@ func TestBatchNorm(t *testing.T) {
 	} {
 		for i, batch := range batches {
 			m, err := run.Step(ctx, batch[0], batch[1])
-			check(t, err)
+			must.Do(t, err)
 			if w := float64(tensors.ToScalar[float32](want[i][0])); !(math.Abs(m.Loss-w) < bound) {
 				t.Errorf("%s: step %d: loss %g, want %g", name, i, m.Loss, w)
 			}
 		}
 		values, err := run.Params(ctx)
-		check(t, err)
+		must.Do(t, err)
 		for _, s := range alone.Params() {
 			want := theirs.GetVariable("/" + strings.ReplaceAll(s.Name, ".", "/")).MustValue()
 			if !values.Get(s.Name).InDelta(want, bound) {
@@ -92,7 +93,7 @@ func TestBatchNorm(t *testing.T) {
 			}
 		}
 		loss, err := run.Evaluate(ctx, first(images(steps)), second(images(steps)))
-		check(t, err)
+		must.Do(t, err)
 		if w := float64(tensors.ToScalar[float32](evaluated)); !(math.Abs(loss-w) < bound) {
 			t.Errorf("%s: evaluated: loss %g, want %g", name, loss, w)
 		}
@@ -100,8 +101,8 @@ func TestBatchNorm(t *testing.T) {
 			continue
 		}
 		list, err := values.List(alone.Params())
-		check(t, err)
-		check(t, alone.Write(list))
+		must.Do(t, err)
+		must.Do(t, alone.Write(list))
 		count := ours.GetVariable("/second/batch_normalization/avg_weight").MustValue()
 		if got := count.Value().([]float32)[0]; got != steps {
 			t.Errorf("GoMLX's store has averages over %v batches, want %d", got, steps)
@@ -124,7 +125,7 @@ func TestNoise(t *testing.T) {
 	shape := shapes.Make(dtypes.Float32, rows, 16)
 	a := storemodel.Layer{Name: "a", Build: layer}
 	one, err := storemodel.NewChain(backend, model.NewStore(), storemodel.Layers{a}, mean, shape, number)
-	check(t, err)
+	must.Do(t, err)
 	// The fraction of elements that two layers, with the same inputs, both drop or keep.
 	two, err := storemodel.NewChain(backend, model.NewStore(), storemodel.Layers{
 		a, {Name: "b", Build: func(scope *model.Scope, x *graph.Node) *graph.Node {
@@ -133,7 +134,7 @@ func TestNoise(t *testing.T) {
 			}
 			return graph.Mul(dropped(x), dropped(layer(scope, x)))
 		}}}, mean, shape, number)
-	check(t, err)
+	must.Do(t, err)
 	loss := func(m *storemodel.Model, key, row *tensors.Tensor) float64 {
 		t.Helper()
 		args := append(initial(t, m), tensors.FromShape(shape), tensors.FromShape(number))
@@ -181,7 +182,7 @@ func TestFrozenWeights(t *testing.T) {
 	frozen := store.GetVariable("/first/conv/weights")
 	frozen.SetTrainable(false)
 	parted, err := storemodel.NewChain(backend, store, cnn(0), crossEntropy, pictures, labels)
-	check(t, err)
+	must.Do(t, err)
 	for _, l := range []parallel.Layout{{}, {Data: 4, ZeRO: 3}, {Pipe: 2}} {
 		got := finish(t, start(t, backend, parted, l), images)
 		if value := got.params.Get("first.conv.weights"); !value.Equal(frozen.MustValue()) {
@@ -199,7 +200,7 @@ func TestFrozenWeights(t *testing.T) {
 func TestHalfPrecisionBatchNorm(t *testing.T) {
 	ctx, backend := context.Background(), devicetest.One()
 	bf16, err := precision.ParsePolicy("bf16")
-	check(t, err)
+	must.Do(t, err)
 	net := func(in dtypes.DType) storemodel.Loss {
 		return func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 			x := layers.Dense(scope.In("first"), graph.Reshape(inputs, inputs.Shape().Dim(0), -1), false, 8)
@@ -217,7 +218,7 @@ func TestHalfPrecisionBatchNorm(t *testing.T) {
 	run, err := parallel.New(ctx, backend, recipe, parallel.Layout{}, parallel.Options{})
 	if err == nil {
 		_, err = run.Step(ctx, first(images(0)), second(images(0)))
-		check(t, run.Close())
+		must.Do(t, run.Close())
 	}
 	for _, want := range []string{`changes the variable "/batch_normalization/`, "convert the layer's input"} {
 		if !matches(err, want) {
@@ -230,10 +231,10 @@ func TestHalfPrecisionBatchNorm(t *testing.T) {
 		run := plainly(t, m, p)
 		for i := range steps {
 			_, err := run.Step(ctx, first(images(i)), second(images(i)))
-			check(t, err)
+			must.Do(t, err)
 		}
 		values, err := run.Params(ctx)
-		check(t, err)
+		must.Do(t, err)
 		all = append(all, values)
 	}
 	for _, name := range m.BufferNames() { // bfloat16 has 8 bits
@@ -254,7 +255,7 @@ func TestCarried(t *testing.T) {
 		tanh := func(_ *model.Scope, x *graph.Node) *graph.Node { return graph.Tanh(x) }
 		through := storemodel.Layers{own, {Name: "tanh", Build: tanh}, net[2]}
 		parted, err := storemodel.NewChain(devicetest.One(), newStore(), through, crossEntropy, pictures, labels)
-		check(t, err)
+		must.Do(t, err)
 		alone := newModel(t, devicetest.One(), newStore(), whole(through), pictures, labels)
 		want := finish(t, start(t, devicetest.One(), alone, parallel.Layout{}), images)
 		compare(t, want, finish(t, start(t, devicetest.One(), parted, parallel.Layout{}), images))
@@ -271,7 +272,7 @@ func TestSharedVariable(t *testing.T) {
 	}
 	layers := storemodel.Layers{{Name: "a", Build: shared}, {Name: "b", Build: shared}, cnn(0)[2]}
 	parted, err := storemodel.NewChain(backend, newStore(), layers, crossEntropy, pictures, labels)
-	check(t, err)
+	must.Do(t, err)
 	alone := newModel(t, backend, newStore(), whole(layers), pictures, labels)
 	got := parted.Params().Names()
 	if want := alone.Params().Names(); !slices.Equal(got, want) || !slices.Contains(got, "common.dense.weights") {

@@ -13,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/ml/model"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/params/storemodel"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
@@ -88,7 +89,7 @@ func TestFrozen(t *testing.T) {
 	}
 	two, zero := tensors.FromScalar(float32(2)), tensors.FromScalar(float32(0))
 	for n, want := range map[int32][2]float32{0: {49, 14}, -8: {1, -2}} { // (3·2 + 1 + n)², and its gradient by b
-		check(t, store.GetVariable("n").SetValue(tensors.FromScalar(n)))
+		must.Do(t, store.GetVariable("n").SetValue(tensors.FromScalar(n)))
 		for _, half := range []bool{false, true} {
 			out := run(t, backend, func(in []*graph.Node) []*graph.Node {
 				to := dtypes.Float32

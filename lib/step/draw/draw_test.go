@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/chart"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/step/draw"
@@ -21,13 +22,9 @@ const (
 func simulated(t *testing.T, text string) step.Timeline {
 	t.Helper()
 	p, err := step.Parse(text)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	timeline, err := p.Simulate(step.Equal())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	return timeline
 }
 
@@ -57,17 +54,11 @@ func TestCharts(t *testing.T) {
 func TestTrace(t *testing.T) {
 	timeline := simulated(t, zbh1)
 	tr, err := draw.Trace(timeline, time.Millisecond)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	var file strings.Builder
-	if err := tr.WriteChrome(&file); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, tr.WriteChrome(&file))
 	back, err := trace.ReadChrome(strings.NewReader(file.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	count := 0
 	for r := range timeline.Start {
 		spans := trace.Of(back.Spans, r, trace.Compute)

@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -22,9 +23,7 @@ import (
 func TestPart(t *testing.T) {
 	for _, ranks := range []int{2, 3, 4} {
 		mesh, err := devicetest.Open(t, ranks).Mesh(xla.Axis("tensor", ranks))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		for _, c := range []struct {
 			dtype dtypes.DType
 			bytes int
@@ -35,13 +34,9 @@ func TestPart(t *testing.T) {
 				whole := residual.Gather(held[1], x.Shape(), "tensor")
 				return []*graph.Node{graph.ConvertDType(graph.Equal(whole, held[0]), dtypes.Int32), held[1]}
 			}, xla.In(xla.Replicated()).Gives(xla.Replicated(), xla.Shard(0, "tensor")))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			out, err := p.Call([][]float32{{1, -2, 3.5, 4, 1e30}, {0, 6, 7, 8, -9}, {10, 11, 12, 13, 14}})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, err)
 			for _, shard := range out[0].Shards() {
 				for i, same := range tensors.MustCopyFlatData[int32](shard) {
 					if same != 1 {
@@ -72,9 +67,7 @@ func TestPartitionMemory(t *testing.T) {
 		l := parallel.Layout{Tensor: ranks, Partition: true}
 		r := train.Recipe{Model: gpt.Parallel{Config: config, Tensor: l.TensorGroup()}, Optimizer: optim.SGD(0.1)}
 		run, err := parallel.New(t.Context(), backend, r, l, parallel.Options{})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Do(t, err)
 		if _, err := run.Step(t.Context(), x, x); err != nil {
 			t.Fatal(err)
 		}

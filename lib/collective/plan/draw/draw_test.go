@@ -4,6 +4,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective/plan"
 	"github.com/shardbook/shardbook/lib/collective/plan/draw"
 )
@@ -15,24 +16,18 @@ func TestCharts(t *testing.T) {
 		for _, algorithm := range plan.Algorithms(op) {
 			for _, ranks := range []int{1, 2, 5} {
 				p, err := plan.New(op, algorithm, ranks)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				charts, err := draw.Rounds(p)
 				if err != nil || len(charts) != p.Rounds+1 {
 					t.Errorf("%v by %v, %d ranks: %d charts of %d rounds, error %v", op, algorithm, ranks, len(charts),
 						p.Rounds, err)
 				}
 				traffic, err := p.Count(100, 4)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Do(t, err)
 				charts = append(charts, draw.Messages(p), draw.Traffic(traffic, "bytes"))
 				if ranks > 1 {
 					line, err := p.Cost(wire, 100, 4)
-					if err != nil {
-						t.Fatal(err)
-					}
+					must.Do(t, err)
 					charts = append(charts, draw.Timeline(line))
 				}
 				for _, c := range charts {
@@ -48,13 +43,9 @@ func TestCharts(t *testing.T) {
 // Before a gather each rank has its own part, and after it the root has all.
 func TestRounds(t *testing.T) {
 	p, err := plan.New(plan.Gather, plan.Naive, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	charts, err := draw.Rounds(p)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, err)
 	for i, want := range []string{"rank 0  1  0\nrank 1  0  1", "rank 0  1  1\nrank 1  0  1"} {
 		if text := charts[i].Text(); !strings.Contains(text, want) {
 			t.Errorf("chart %d is\n%swant\n%s", i, text, want)
