@@ -48,8 +48,7 @@ func exported(t *testing.T) []string {
 		if strings.Contains(path, "/internal/") {
 			continue
 		}
-		pkg, err := from.Import(path)
-		must.Do(t, err)
+		pkg := must.Get(from.Import(path))(t)
 		lines = append(lines, describe(strings.TrimPrefix(path, module), pkg)...)
 	}
 	return lines
@@ -87,8 +86,7 @@ func TestRecord(t *testing.T) {
 	if *update {
 		must.Do(t, os.WriteFile(record, []byte(strings.Join(is, "\n")+"\n"), 0o644))
 	}
-	text, err := os.ReadFile(record)
-	must.Do(t, err)
+	text := must.Get(os.ReadFile(record))(t)
 	was := strings.Split(strings.TrimSpace(string(text)), "\n")
 	var diff []string
 	for _, line := range without(was, is) {

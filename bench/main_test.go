@@ -179,8 +179,7 @@ func TestBenchmarks(t *testing.T) {
 				systest.OpenMPI(t)
 			}
 			b := test.fresh()
-			records, err := run(t.Context(), b, test.flags)
-			must.Do(t, err)
+			records := must.Get(run(t.Context(), b, test.flags))(t)
 			var cases, first []string
 			for _, r := range records {
 				if !slices.Contains(cases, r.Case) {
@@ -233,8 +232,7 @@ func checkMemory(t *testing.T, r record) {
 }
 
 func TestTurns(t *testing.T) {
-	records, err := run(t.Context(), newFake(), "--rounds=3 --impls=good,half,bound,unable,missing")
-	must.Do(t, err)
+	records := must.Get(run(t.Context(), newFake(), "--rounds=3 --impls=good,half,bound,unable,missing"))(t)
 	var got []string
 	for _, r := range records {
 		got = append(got, fmt.Sprint(r.Impl, " ", r.MinMS, " ", r.MedianMS, " ", r.Rounds, " ", r.OfLimit))
@@ -273,8 +271,7 @@ func TestEndsEarly(t *testing.T) {
 	for name, why := range map[string]string{"signaling": "interrupt", "mortal": "last words"} {
 		t.Run(name, func(t *testing.T) {
 			pids, out := filepath.Join(t.TempDir(), "pids"), t.TempDir()
-			program, err := os.Executable()
-			must.Do(t, err)
+			program := must.Get(os.Executable())(t)
 			var lines, said strings.Builder
 			cmd := exec.CommandContext(t.Context(), program, "fake", "--impls=half,parent,"+name, "--rounds=9",
 				"--json", "--save="+out)
@@ -297,8 +294,7 @@ func TestEndsEarly(t *testing.T) {
 			if all != 3 || two != 2 {
 				t.Errorf("%d records, %d with two samples of 10 ms, want 3 and 2, in\n%s", all, two, lines.String())
 			}
-			text, err := os.ReadFile(pids)
-			must.Do(t, err)
+			text := must.Get(os.ReadFile(pids))(t)
 			numbers := strings.Fields(string(text))
 			if len(numbers) != 5 { // the program, three workers, and the child of one
 				t.Errorf("%d processes, want 5", len(numbers))
@@ -322,8 +318,7 @@ func notePID() {
 // awaitEnd waits for a process to end, also as a zombie.
 func awaitEnd(t *testing.T, number string) {
 	t.Helper()
-	pid, err := strconv.Atoi(number)
-	must.Do(t, err)
+	pid := must.Get(strconv.Atoi(number))(t)
 	for range 1000 {
 		stat, _ := os.ReadFile("/proc/" + number + "/stat")
 		if syscall.Kill(pid, 0) == syscall.ESRCH || strings.Contains(string(stat), ") Z ") {
@@ -392,8 +387,7 @@ func TestCases(t *testing.T) {
 		flags := pflag.NewFlagSet("", pflag.ContinueOnError)
 		b.flags(flags)
 		must.Do(t, flags.Parse(strings.Fields(test.flags)))
-		cases, err := b.cases()
-		must.Do(t, err)
+		cases := must.Get(b.cases())(t)
 		var names []string
 		for _, c := range cases {
 			names = append(names, c.name)

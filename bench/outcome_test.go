@@ -32,8 +32,7 @@ func TestTables(t *testing.T) {
 		t.Errorf("the file is %s, want %s", got, file)
 	}
 	must.Do(t, o.write(filepath.Join(dir, file)))
-	document, err := withTables("before\n"+tablesBegin+"old\n"+tablesEnd+"after\n", dir, benchmarks)
-	must.Do(t, err)
+	document := must.Get(withTables("before\n"+tablesBegin+"old\n"+tablesEnd+"after\n", dir, benchmarks))(t)
 	for want, has := range map[string]bool{
 		"before\n": true, "after\n": true, "### fake\n\nFor tests.\n": true, "old": false,
 		"`go run ./bench fake --peers`: Some (R) CPU @ 2 GHz, 2 cores, 8 GiB, linux/amd64, 2026-01-02": true,
@@ -57,10 +56,8 @@ func TestTables(t *testing.T) {
 
 // TestCommittedTables makes the README's tables from the saved results.
 func TestCommittedTables(t *testing.T) {
-	text, err := os.ReadFile("README.md")
-	must.Do(t, err)
-	want, err := withTables(string(text), "results", benchmarks[:len(benchmarks)-1]) // the last is for tests
-	must.Do(t, err)
+	text := must.Get(os.ReadFile("README.md"))(t)
+	want := must.Get(withTables(string(text), "results", benchmarks[:len(benchmarks)-1]))(t)
 	if string(text) != want {
 		t.Error("README.md has other tables than the results give: run \"go run ./bench tables\"")
 	}
@@ -68,8 +65,7 @@ func TestCommittedTables(t *testing.T) {
 
 // TestPinnedXLA compares the XLA that the peers' pins bring with that of the plugin in use.
 func TestPinnedXLA(t *testing.T) {
-	backend, err := openXLA(t.Context(), 1)
-	must.Do(t, err)
+	backend := must.Get(openXLA(t.Context(), 1))(t)
 	defer backend.Close()
 	_, version, installed := strings.Cut(loaded[namePlugin], "lammps-jax-pjrt-cpu ")
 	if !installed {

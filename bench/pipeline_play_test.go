@@ -19,10 +19,8 @@ import (
 // else. The two take turns. The ratios are the median of the rounds' and that of the least times.
 func BenchmarkPlay(b *testing.B) {
 	const microbatches, inner = 64, 4
-	plan, err := pipeline.GPipe(pipelineRanks, microbatches)
-	must.Do(b, err)
-	backend, err := xla.Open(xla.Devices(pipelineRanks), xla.Plugin("cpu"))
-	must.Do(b, err)
+	plan := must.Get(pipeline.GPipe(pipelineRanks, microbatches))(b)
+	backend := must.Get(xla.Open(xla.Devices(pipelineRanks), xla.Plugin("cpu")))(b)
 	defer backend.Close()
 	size := pipelineSize{Microbatches: microbatches}
 	smallest := pipelineCase{size, pipeline.KindGPipe, pipelineRanks,
@@ -32,8 +30,7 @@ func BenchmarkPlay(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer played.run.Close()
-	groups, err := group.New(pipelineRanks)
-	must.Do(b, err)
+	groups := must.Get(group.New(pipelineRanks))(b)
 	ways := []func() error{
 		func() error {
 			_, err := played.step()

@@ -15,10 +15,8 @@ func TestPipelineSimulated(t *testing.T) {
 		pipeline.KindInterleaved: 2} {
 		c := pipelineCase{pipelineSize{Layers: 8, Microbatches: 8, ForwardMS: 5}, kind, pipelineRanks,
 			pipelineRanks * int(chunks)}
-		plan, err := c.schedule()
-		must.Do(t, err)
-		line, err := plan.Simulate(c.costs())
-		must.Do(t, err)
+		plan := must.Get(c.schedule())(t)
+		line := must.Get(plan.Simulate(c.costs()))(t)
 		if want := 2 * 15 * (8 + 3/chunks); math.Abs(line.Makespan-want) > 1e-9 {
 			t.Errorf("%s takes %v ms, want %v", kind, line.Makespan, want)
 		}

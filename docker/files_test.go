@@ -19,8 +19,7 @@ import (
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	must.Do(t, err)
+	text := must.Get(os.ReadFile(path))(t)
 	return string(text)
 }
 
@@ -41,13 +40,10 @@ func TestDockerignore(t *testing.T) {
 	if !slices.Contains(lines, "*") {
 		t.Error(".dockerignore does not exclude everything by default")
 	}
-	said, err := exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/shardbook/shardbook/...").Output()
-	must.Do(t, err)
-	root, err := filepath.Abs("..")
-	must.Do(t, err)
+	said := must.Get(exec.Command("go", "list", "-f", "{{.Dir}}", "github.com/shardbook/shardbook/...").Output())(t)
+	root := must.Get(filepath.Abs(".."))(t)
 	for dir := range strings.Lines(string(said)) {
-		inside, err := filepath.Rel(root, strings.TrimSpace(dir))
-		must.Do(t, err)
+		inside := must.Get(filepath.Rel(root, strings.TrimSpace(dir)))(t)
 		room, _, _ := strings.Cut(inside, "/")
 		if room != "docker" && !strings.HasPrefix(room, "_") && !slices.Contains(lines, "!"+room) {
 			t.Errorf(".dockerignore excludes %s", room)

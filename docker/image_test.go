@@ -66,14 +66,11 @@ func checkSize(t *testing.T, s *store, image string) {
 
 // checkPrivate looks for private texts of this machine in all files of all layers and in the image's metadata.
 func checkPrivate(t *testing.T, s *store, image string) {
-	root, err := filepath.Abs("..")
-	must.Do(t, err)
-	goEnv, err := exec.Command("go", "env", "GOMODCACHE", "GOCACHE").Output()
-	must.Do(t, err)
+	root := must.Get(filepath.Abs(".."))(t)
+	goEnv := must.Get(exec.Command("go", "env", "GOMODCACHE", "GOCACHE").Output())(t)
 	container := s.must("from", image)
 	files := s.must("mount", container)
-	theirs, err := os.ReadFile(filepath.Join(files, certificates))
-	must.Do(t, err)
+	theirs := must.Get(os.ReadFile(filepath.Join(files, certificates)))(t)
 	texts := private(t, append(strings.Fields(string(goEnv)), root, s.dir), theirs)
 	t.Logf("%d texts that must not be in the image", len(texts))
 	said := s.inspect(image)
@@ -92,8 +89,7 @@ func checkPrivate(t *testing.T, s *store, image string) {
 	}
 	s.must("rm", container)
 	for _, folder := range []string{s.driver, s.driver + "-images"} { // the files of all layers, and metadata
-		found, err := contain(filepath.Join(s.dir, "store", folder), texts)
-		must.Do(t, err)
+		found := must.Get(contain(filepath.Join(s.dir, "store", folder), texts))(t)
 		for _, path := range found {
 			t.Errorf("%s has a private text of this machine", path)
 		}
@@ -164,8 +160,7 @@ var printedToken = regexp.MustCompile(`\?token=([0-9a-f]{20,})`)
 // checkServer starts the image's command, and checks that the server requires the token that it prints.
 func checkServer(t *testing.T, s *store, container string, said config) {
 	log := filepath.Join(s.dir, "tmp", "server.log")
-	file, err := os.Create(log)
-	must.Do(t, err)
+	file := must.Get(os.Create(log))(t)
 	defer file.Close()
 	health := func() error { return s.run(container, said.Healthcheck.Test[1:]...).Run() }
 	if len(said.Healthcheck.Test) < 2 || said.Healthcheck.Test[0] != "CMD" {
@@ -181,8 +176,7 @@ func checkServer(t *testing.T, s *store, container string, said config) {
 	go func() { ended <- server.Wait() }()
 	token := ""
 	for begun := time.Now(); token == ""; time.Sleep(200 * time.Millisecond) {
-		text, err := os.ReadFile(log)
-		must.Do(t, err)
+		text := must.Get(os.ReadFile(log))(t)
 		if found := printedToken.FindSubmatch(text); found != nil {
 			token = string(found[1])
 		}

@@ -34,8 +34,7 @@ func private(t *testing.T, folders []string, theirs []byte) []string {
 	for name, value := range pipOptions() {
 		settings = append(settings, name+"="+value)
 	}
-	said, err := exec.Command("go", "env", "-json", "GOPROXY", "GOSUMDB", "GOMODCACHE", "GOCACHE").Output()
-	must.Do(t, err)
+	said := must.Get(exec.Command("go", "env", "-json", "GOPROXY", "GOSUMDB", "GOMODCACHE", "GOCACHE").Output())(t)
 	settings = append(settings, "go="+string(said))
 	for _, setting := range settings {
 		name, value, _ := strings.Cut(setting, "=")

@@ -38,24 +38,21 @@ func command(t *testing.T, dir, name string, args ...string) string {
 
 func read(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	must.Do(t, err)
+	text := must.Get(os.ReadFile(path))(t)
 	return string(text)
 }
 
 // importer writes a module of only the examples, which imports the libraries as a user's module does.
 func importer(t *testing.T, examples []string) (dir string) {
 	t.Helper()
-	root, err := filepath.Abs("..")
-	must.Do(t, err)
+	root := must.Get(filepath.Abs(".."))(t)
 	dir = t.TempDir()
 	write := func(name, text string) {
 		path := filepath.Join(dir, name)
 		must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
 		must.Do(t, os.WriteFile(path, []byte(text), 0o644))
 	}
-	ours, err := modfile.Parse("go.mod", []byte(read(t, filepath.Join(root, "go.mod"))), nil)
-	must.Do(t, err)
+	ours := must.Get(modfile.Parse("go.mod", []byte(read(t, filepath.Join(root, "go.mod"))), nil))(t)
 	module := ours.Module.Mod.Path
 	write("go.mod", fmt.Sprintf("module example.com/importer\n\ngo %s\n\nrequire %s v0.0.0\n\nreplace %[2]s => %q\n",
 		ours.Go.Version, module, root))

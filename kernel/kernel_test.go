@@ -26,8 +26,7 @@ func TestSetupAgainDoesNothing(t *testing.T) {
 }
 
 func TestNewFindsTheProject(t *testing.T) {
-	here, err := kernel.New(".", "")
-	must.Do(t, err)
+	here := must.Get(kernel.New(".", ""))(t)
 	if _, err := os.Stat(filepath.Join(here.Root, "kernel", "kernel_test.go")); err != nil {
 		t.Errorf("root %q: %v", here.Root, err)
 	}
@@ -53,11 +52,10 @@ func notebook(t testing.TB, cells ...string) string {
 		list = append(list, map[string]any{"cell_type": "code", "id": fmt.Sprint("cell-", i), "source": source,
 			"metadata": map[string]any{}, "outputs": []any{}, "execution_count": nil})
 	}
-	text, err := json.Marshal(map[string]any{
+	text := must.Get(json.Marshal(map[string]any{
 		"nbformat": 4, "nbformat_minor": 5, "cells": list,
 		"metadata": map[string]any{"kernelspec": map[string]any{"name": kernel.Name, "display_name": "Go", "language": "go"}},
-	})
-	must.Do(t, err)
+	}))(t)
 	path := filepath.Join(t.TempDir(), "test.ipynb")
 	must.Do(t, os.WriteFile(path, text, 0o644))
 	return path
@@ -211,8 +209,7 @@ func TestLabAsRoot(t *testing.T) {
 		told  int // how often JupyterLab is told
 	}{{nil, root, map[bool]int{true: 1}[root]}, {[]string{"--allow-root"}, false, 1}} {
 		lab := kernel.Lab{Args: c.args}
-		cmd, err := k.LabCommand(t.Context(), lab)
-		must.Do(t, err)
+		cmd := must.Get(k.LabCommand(t.Context(), lab))(t)
 		warning := lab.Warning()
 		if told := strings.Count(strings.Join(cmd.Args, " "),
 			"--allow-root"); told != c.told || (warning != "") != c.warns {

@@ -180,8 +180,7 @@ func TestLab(t *testing.T) {
 			return false;
 		})()`)
 		must.Do(t, chromedp.Do(ctx, seen, chromedp.Sleep(2*time.Second), seen))
-		png, err := chromedp.Run(ctx, chromedp.CaptureScreenshot())
-		must.Do(t, err)
+		png := must.Get(chromedp.Run(ctx, chromedp.CaptureScreenshot()))(t)
 		must.Do(t, os.WriteFile(to, png, 0o644))
 	}
 	server, _, _ := strings.Cut(address, "/lab")
@@ -260,20 +259,17 @@ func firstStart(t *testing.T, k *kernel.Kernel, held string) {
 // token.
 func startLab(t *testing.T, k *kernel.Kernel, dir string) string {
 	t.Helper()
-	free, err := net.Listen("tcp", "127.0.0.1:0")
-	must.Do(t, err)
+	free := must.Get(net.Listen("tcp", "127.0.0.1:0"))(t)
 	port := free.Addr().(*net.TCPAddr).Port
 	free.Close()
 	const token = "a-token-for-this-test"
 	ctx, cancel := context.WithCancel(context.Background())
-	lab, err := k.LabCommand(ctx, kernel.Lab{Dir: dir, NoBrowser: true, IP: "127.0.0.1", Port: port,
-		Args: []string{"--ServerApp.port_retries=0", "--IdentityProvider.token=" + token}})
-	must.Do(t, err)
+	lab := must.Get(k.LabCommand(ctx, kernel.Lab{Dir: dir, NoBrowser: true, IP: "127.0.0.1", Port: port,
+		Args: []string{"--ServerApp.port_retries=0", "--IdentityProvider.token=" + token}}))(t)
 	settings := t.TempDir()
 	lab.Env = append(lab.Env, "JUPYTER_CONFIG_DIR="+settings, "JUPYTER_DATA_DIR="+settings,
 		"JUPYTERLAB_SETTINGS_DIR="+settings, "JUPYTERLAB_WORKSPACES_DIR="+settings)
-	log, err := os.Create(filepath.Join(settings, "log"))
-	must.Do(t, err)
+	log := must.Get(os.Create(filepath.Join(settings, "log")))(t)
 	lab.Stdout, lab.Stderr = log, log
 	must.Do(t, lab.Start())
 	t.Cleanup(func() {

@@ -45,8 +45,7 @@ func (t *text) UnmarshalJSON(data []byte) error {
 
 func read(t *testing.T, path string) []cell {
 	t.Helper()
-	data, err := os.ReadFile(path)
-	must.Do(t, err)
+	data := must.Get(os.ReadFile(path))(t)
 	var file struct{ Cells []cell }
 	if err := json.Unmarshal(data, &file); err != nil {
 		t.Fatalf("%s: %v", path, err)
@@ -85,9 +84,8 @@ func writeRun(t *testing.T, to string) {
 		})
 	}
 	spec := map[string]any{"name": kernel.Name, "display_name": "Go (shardbook)", "language": "go"}
-	data, err := json.Marshal(map[string]any{
+	data := must.Get(json.Marshal(map[string]any{
 		"nbformat": 4, "nbformat_minor": 5, "cells": cells, "metadata": map[string]any{"kernelspec": spec},
-	})
-	must.Do(t, err)
+	}))(t)
 	must.Do(t, os.WriteFile(to, data, 0o644))
 }

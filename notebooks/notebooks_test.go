@@ -61,8 +61,7 @@ var quick = []string{"00-devices", "01-first-run", "09-zero"}
 // chosen returns the names of this tier's notebooks.
 func chosen(t *testing.T) []string {
 	t.Helper()
-	paths, err := filepath.Glob("[0-9]*.ipynb")
-	must.Do(t, err)
+	paths := must.Get(filepath.Glob("[0-9]*.ipynb"))(t)
 	if systest.Full() {
 		var all []string
 		for _, path := range paths {

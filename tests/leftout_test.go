@@ -21,8 +21,7 @@ import (
 func TestLeftOut(t *testing.T) {
 	others(t)
 	fresh(t)
-	omissions, err := omissions()
-	must.Do(t, err)
+	omissions := must.Get(omissions())(t)
 	text := table(omissions)
 	t.Log("\n" + text)
 	// go test shows a test's own output only if it fails, so this writes to the standard error of go test, the parent.

@@ -122,13 +122,11 @@ func TestEstimateAddsUp(t *testing.T) {
 
 // What the command says is what lib/memest says of the setup that the flags mean.
 func TestEstimateIsTheLedgers(t *testing.T) {
-	m, err := cost.Preset("Qwen2 7B")
-	must.Do(t, err)
-	l, err := memest.Estimate(memest.Setup{Model: m, Batch: 3, Seq: 512, Microbatches: 5,
+	m := must.Get(cost.Preset("Qwen2 7B"))(t)
+	l := must.Get(memest.Estimate(memest.Setup{Model: m, Batch: 3, Seq: 512, Microbatches: 5,
 		Parallelism: memest.Parallelism{Data: 4, Tensor: 2, Seq: true, Context: 2, Pipeline: 2, Schedule: memest.GPipe,
 			ZeRO: 2},
-		Flash: true, Recompute: "halves", OffloadActivations: true, Bucket: 7e6, Framework: 1 << 30})
-	must.Do(t, err)
+		Flash: true, Recompute: "halves", OffloadActivations: true, Bucket: 7e6, Framework: 1 << 30}))(t)
 	e := estimated(t, "--model qwen2-7b --batch 3 --seq 512 --microbatches 5 --data 4 --tensor 2 --seq-parallel "+
 		"--context 2 --pipe 2 --schedule gpipe --zero 2 --flash --recompute halves --offload-activations --bucket 7MB "+
 		"--overhead 1GiB --precision fp32 --optimizer adamw")
@@ -141,8 +139,7 @@ func TestEstimateIsTheLedgers(t *testing.T) {
 func TestEstimateFile(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "run.json")
 	write := func(v any) {
-		text, err := json.Marshal(v)
-		must.Do(t, err)
+		text := must.Get(json.Marshal(v))(t)
 		must.Do(t, os.WriteFile(path, text, 0o644))
 	}
 	for _, line := range runs {

@@ -171,8 +171,7 @@ func TestLaunchLeavesOtherFiles(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	for _, text := range []string{"", "my notes\n", "{\"step\":1}\nmy notes\n"} {
 		writeFile(t, log, text)
-		l, err := newLaunchJob([]string{"--log", log}, "run")
-		must.Do(t, err)
+		l := must.Get(newLaunchJob([]string{"--log", log}, "run"))(t)
 		for l.starts = range 2 {
 			kept, err := l.startOver()
 			if now, _ := os.ReadFile(log); kept != "" || err != nil || string(now) != text {
@@ -303,7 +302,6 @@ func TestLaunchManifests(t *testing.T) {
 	writeFile(t, filepath.Join(dir, "shardbook"), "#!/bin/sh\nfor word; do echo \"$word\"; done\n")
 	script := exec.CommandContext(t.Context(), "bash", "../../docker/train.sbatch", "--zero", "3", "--batch", "24")
 	script.Env = append(os.Environ(), "CHECKPOINT=run", "PATH="+dir+":"+os.Getenv("PATH"))
-	output, err := script.Output()
-	must.Do(t, err)
+	output := must.Get(script.Output())(t)
 	understood(t, strings.Split(strings.TrimSpace(string(output)), "\n"), 8)
 }

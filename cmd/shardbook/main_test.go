@@ -226,8 +226,7 @@ func programs(t *testing.T, script string) string {
 	t.Helper()
 	dir := t.TempDir()
 	for _, name := range []string{"go", "gcc"} {
-		path, err := exec.LookPath(name)
-		must.Do(t, err)
+		path := must.Get(exec.LookPath(name))(t)
 		must.Do(t, os.Symlink(path, filepath.Join(dir, name)))
 	}
 	if script != "" {

@@ -147,10 +147,8 @@ func stepName(step int) string { return fmt.Sprintf("step-%08d", step) }
 // newestStep is the step of the newest checkpoint in a folder.
 func newestStep(t *testing.T, folder string) int {
 	t.Helper()
-	path, err := checkpoint.Latest(folder)
-	must.Do(t, err)
-	step, err := strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "step-"))
-	must.Do(t, err)
+	path := must.Get(checkpoint.Latest(folder))(t)
+	step := must.Get(strconv.Atoi(strings.TrimPrefix(filepath.Base(path), "step-")))(t)
 	return step
 }
 
@@ -176,8 +174,7 @@ func logged(path string) int {
 // checkLog checks that a log has each step once, in order, with its loss.
 func checkLog(t *testing.T, path string, losses []float64, within float64) {
 	t.Helper()
-	file, err := os.Open(path)
-	must.Do(t, err)
+	file := must.Get(os.Open(path))(t)
 	defer file.Close()
 	var got []float64
 	for lines := bufio.NewScanner(file); lines.Scan(); {
@@ -197,8 +194,7 @@ func checkLog(t *testing.T, path string, losses []float64, within float64) {
 func mpiCommand(t *testing.T) (path string) {
 	t.Helper()
 	systest.OpenMPI(t)
-	path, err := builtCommand()
-	must.Do(t, err)
+	path = must.Get(builtCommand())(t)
 	return path
 }
 
@@ -275,8 +271,7 @@ func TestSignalWhileCompiling(t *testing.T) {
 		}()
 		c.ends(syscall.SIGINT, "ended by SIGINT: at once, as a second signal came")
 	})
-	path, err := checkpoint.Latest(folder)
-	must.Do(t, err)
+	path := must.Get(checkpoint.Latest(folder))(t)
 	if c, err := checkpoint.Open(path); err != nil || c.Step != 1 {
 		t.Errorf("the newest checkpoint is %s, error %v", path, err)
 	}
@@ -361,7 +356,6 @@ func writeFile(t *testing.T, path, text string) {
 
 func readFile(t *testing.T, path string) string {
 	t.Helper()
-	text, err := os.ReadFile(path)
-	must.Do(t, err)
+	text := must.Get(os.ReadFile(path))(t)
 	return string(text)
 }

@@ -360,11 +360,9 @@ func TestSpecialFiles(t *testing.T) {
 
 // What cannot be written is an error, and no run without its results.
 func TestFullDevice(t *testing.T) {
-	log, err := openLog("/dev/full", 0)
-	must.Do(t, err)
+	log := must.Get(openLog("/dev/full", 0))(t)
 	defer log.Close()
-	full, err := os.OpenFile("/dev/full", os.O_WRONLY, 0)
-	must.Do(t, err)
+	full := must.Get(os.OpenFile("/dev/full", os.O_WRONLY, 0))(t)
 	defer full.Close()
 	printed := func(line ...string) error {
 		cmd := newCommand()

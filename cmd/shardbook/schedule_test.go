@@ -96,8 +96,7 @@ func TestScheduleJSON(t *testing.T) {
 		if kind.Chunked() {
 			chunks = 3
 		}
-		s, err := pipeline.NewSchedule(kind, 4, 12, chunks)
-		must.Do(t, err)
+		s := must.Get(pipeline.NewSchedule(kind, 4, 12, chunks))(t)
 		args := []string{"--kind", string(kind), "--microbatches", "12", "--chunks", fmt.Sprint(chunks)}
 		r := scheduleJSON(t, args...)
 		if r.Kind != string(kind) || r.Stages != 4 || r.Microbatches != 12 || r.Chunks*4 != max(len(s.Blocks), 4) ||
@@ -181,10 +180,8 @@ func TestScheduleFiles(t *testing.T) {
 
 // TestSchedulePlans reads any plan, in both forms: what step writes, and what it reads though nobody wrote it so.
 func TestSchedulePlans(t *testing.T) {
-	sharded, err := zero.Options{Stage: 3, Prefetch: 1}.Plan(toyRecipe(), 2)
-	must.Do(t, err)
-	asynchronous, err := pipeline.TwoBW(2, 4, 2)
-	must.Do(t, err)
+	sharded := must.Get(zero.Options{Stage: 3, Prefetch: 1}.Plan(toyRecipe(), 2))(t)
+	asynchronous := must.Get(pipeline.TwoBW(2, 4, 2))(t)
 	for _, p := range []*step.Plan{sharded, asynchronous} {
 		var csv bytes.Buffer
 		must.Do(t, p.WriteCSV(&csv))

@@ -21,8 +21,7 @@ func TestHelp(t *testing.T) {
 		"launch":   {"Hosts", "Run"},
 		"lab":      nil, "notebooks": nil, "doctor": nil, "setup": nil,
 	} {
-		text, err := ran(t, command, "--help")
-		must.Do(t, err)
+		text := must.Get(ran(t, command, "--help"))(t)
 		var found []string
 		for line := range strings.Lines(text) {
 			if heading, ok := strings.CutSuffix(line, " flags:\n"); ok {
@@ -139,8 +138,7 @@ func TestTrainShows(t *testing.T) {
 	line := append(slices.Clone(small), "--steps", "2", "--layers", "2", "--layout",
 		"pipe=2,data=2,tensor=2,zero=1,microbatches=2", "--tensorboard", events)
 	for range 2 { // the second time over the first one's chart
-		out, err := ran(t, append(line, "--chart", page)...)
-		must.Do(t, err)
+		out := must.Get(ran(t, append(line, "--chart", page)...))(t)
 		for _, want := range []string{"model         2 blocks of width 16 with 4 heads: ",
 			"\nlayout        pipe=2,data=2,tensor=2,zero=1: 8 devices, 2 ranks",
 			"\nschedule      1f1b, 2 micro-batches, bubble 33%", "\nmemory        of a device, predicted: ",

@@ -41,11 +41,9 @@ func goesOn(t *testing.T, want trainResult, from, to int, way ...string) trainRe
 // tracedSpans are the spans of a trace that was written.
 func tracedSpans(t *testing.T, path string) []trace.Span {
 	t.Helper()
-	file, err := os.Open(path)
-	must.Do(t, err)
+	file := must.Get(os.Open(path))(t)
 	defer file.Close()
-	tr, err := trace.ReadChrome(file)
-	must.Do(t, err)
+	tr := must.Get(trace.ReadChrome(file))(t)
 	return tr.Spans
 }
 
@@ -272,8 +270,7 @@ func toyRanks(t *testing.T, b *xla.Backend, p job.Parallel) (*ranks, error) {
 	t.Helper()
 	p.Accumulate, p.Every = 1, 1
 	j := &job.Job{Batch: 12, Parallel: p}
-	l, err := j.Layout()
-	must.Do(t, err)
+	l := must.Get(j.Layout())(t)
 	return newRanks(t.Context(), b, j, l, toyRecipe(), toyBatch, around{})
 }
 
@@ -325,8 +322,7 @@ func TestRanksFail(t *testing.T) {
 		}
 		r.Close()
 	}
-	r, err := toyRanks(t, backend, bucket)
-	must.Do(t, err)
+	r := must.Get(toyRanks(t, backend, bucket))(t)
 	if err := r.Save(t.Context(), "/dev/null/nowhere", nil, 1); err == nil || strings.Contains(err.Error(), "rank 0") {
 		t.Errorf("saving where nothing can be: %v", err)
 	}

@@ -126,8 +126,7 @@ func TestTrainSavesMemory(t *testing.T) {
 				want.BytesPerDevice["temporary"])
 		}
 	}
-	saved, err := checkpoint.Open(filepath.Join(dir, "step-00000002"))
-	must.Do(t, err)
+	saved := must.Get(checkpoint.Open(filepath.Join(dir, "step-00000002")))(t)
 	var j job.Job
 	if err := saved.Meta(&j); err != nil || j.Model.Recompute != recompute.Block {
 		t.Errorf("the checkpoint has recompute %q, error %v", j.Model.Recompute, err)

@@ -88,12 +88,9 @@ func (l layout) plan(t *testing.T, m chain.Model) engine.Spec {
 		spec.Mesh = []xla.MeshAxis{xla.Axis(inside, l.devices)}
 	}
 	if l.pipe > 1 {
-		order, err := pipeline.NewSchedule(pipeline.Kind(l.schedule), l.pipe, l.micro, 0)
-		must.Do(t, err)
-		cut, err := pipeline.Even(len(p.Blocks), len(order.Blocks))
-		must.Do(t, err)
-		p, err = pipeline.Spread(p, order, cut)
-		must.Do(t, err)
+		order := must.Get(pipeline.NewSchedule(pipeline.Kind(l.schedule), l.pipe, l.micro, 0))(t)
+		cut := must.Get(pipeline.Even(len(p.Blocks), len(order.Blocks)))(t)
+		p = must.Get(pipeline.Spread(p, order, cut))(t)
 	}
 	switch l.recompute {
 	case "blocks":
@@ -160,14 +157,12 @@ func TestLayouts(t *testing.T) {
 					in, out := batches(i)
 					if i == steps-1 {
 						must.Do(t, run.Save(ctx, dir, nil, 1))
-						loss, err := run.Evaluate(ctx, in, out)
-						must.Do(t, err)
+						loss := must.Get(run.Evaluate(ctx, in, out))(t)
 						if !near(loss, metrics[i].Loss) {
 							t.Errorf("evaluated before step %d: loss %g, want %g", i, loss, metrics[i].Loss)
 						}
 					}
-					m, err := run.Step(ctx, in, out)
-					must.Do(t, err)
+					m := must.Get(run.Step(ctx, in, out))(t)
 					if !near(m.Loss, metrics[i].Loss) {
 						t.Errorf("step %d: loss %g, want %g", i, m.Loss, metrics[i].Loss)
 					}
@@ -175,8 +170,7 @@ func TestLayouts(t *testing.T) {
 						t.Errorf("step %d: norm %g, want %g", i, m.GradNorm, metrics[i].GradNorm)
 					}
 				}
-				got, err := run.Params(ctx)
-				must.Do(t, err)
+				got := must.Get(run.Params(ctx))(t)
 				if off := traintest.Apart(t, want, got); !(off <= 64) {
 					t.Errorf("%g units apart", off)
 				}
@@ -209,8 +203,7 @@ func TestLayouts(t *testing.T) {
 
 func start(t *testing.T, backend *xla.Backend, spec engine.Spec) train.Trainer {
 	t.Helper()
-	run, err := engine.Start(context.Background(), backend, spec)
-	must.Do(t, err)
+	run := must.Get(engine.Start(context.Background(), backend, spec))(t)
 	return run
 }
 
@@ -231,8 +224,7 @@ func learn(t *testing.T, spec engine.Spec, steps, rows int) traintest.Named {
 		_, err := run.Step(context.Background(), in, out)
 		must.Do(t, err)
 	}
-	got, err := run.Params(context.Background())
-	must.Do(t, err)
+	got := must.Get(run.Params(context.Background()))(t)
 	must.Do(t, run.Close())
 	return got
 }
@@ -267,8 +259,7 @@ func TestLocalSGD(t *testing.T) {
 		}
 		var states [][]*tensors.Tensor
 		for _, one := range alone {
-			s, err := one.State(0)
-			must.Do(t, err)
+			s := must.Get(one.State(0))(t)
 			states = append(states, s)
 		}
 		for e, s := range r.State() {
@@ -346,16 +337,12 @@ func TestPredicted(t *testing.T) {
 			copies := max(1, l.ranks/max(1, l.pipe))
 			s.Input = slices.Repeat([]int64{int64(number * width * rows / l.micro / copies)}, len(p.Blocks))
 			s.Input[0] = s.Input[0] / width * inputs
-			sent, err := p.Traffic(s)
-			must.Do(t, err)
-			held, err := p.Memory(s)
-			must.Do(t, err)
+			sent := must.Get(p.Traffic(s))(t)
+			held := must.Get(p.Memory(s))(t)
 			run := start(t, backend, spec)
 			in, out := toy.Batch(0, rows)
-			_, err = run.Step(context.Background(), in, out)
-			must.Do(t, err)
-			got, err := run.Traffic()
-			must.Do(t, err)
+			_ = must.Get(run.Step(context.Background(), in, out))(t)
+			got := must.Get(run.Traffic())(t)
 			want, most := map[string]int64{}, step.Bytes{} // of the rank that has most
 			for i := range sent {
 				for axis, n := range sent[i] {
@@ -436,8 +423,7 @@ func TestFaults(t *testing.T) {
 	} {
 		spec := l.plan(t, r.Model.(chain.Model))
 		spec.Recipe = r
-		programs, err := engine.New(backend, spec)
-		must.Do(t, err)
+		programs := must.Get(engine.New(backend, spec))(t)
 		ranks := traintest.Ranks[*engine.Rank]{Size: l.ranks, Folder: t.TempDir(),
 			Batches: func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, 12) },
 			Join: func(ctx context.Context, g group.Group) (*engine.Rank, error) {

@@ -54,8 +54,7 @@ func TestViewedRefused(t *testing.T) {
 	backend := devicetest.One()
 	for want, value := range map[string]any{"a tensor of Int64: ranks can send float32": []int64{1},
 		"a tensor of Bool: ranks can send float32": []bool{true}, "a tensor of InvalidDType": []float32{1}} {
-		x, err := backend.Put(value, 0)
-		must.Do(t, err)
+		x := must.Get(backend.Put(value, 0))(t)
 		if _, gone := value.([]float32); gone {
 			must.Do(t, x.FinalizeAll())
 		}
@@ -122,8 +121,7 @@ func TestMicroBatches(t *testing.T) {
 			var in, out []byte
 			var all []engine.MicroBatch
 			for r := range ranks {
-				parts, err := engine.MicroBatches(inputs, targets, r, ranks, 1, micro)
-				must.Do(t, err)
+				parts := must.Get(engine.MicroBatches(inputs, targets, r, ranks, 1, micro))(t)
 				all = append(all, parts...)
 			}
 			for _, whole := range []*tensors.Tensor{inputs, targets} {

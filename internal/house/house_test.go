@@ -37,8 +37,7 @@ func output(t *testing.T, name string, args ...string) string {
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, name))
-	must.Do(t, err)
+	text := must.Get(os.ReadFile(filepath.Join(root, name)))(t)
 	return string(text)
 }
 
@@ -46,8 +45,7 @@ func read(t *testing.T, name string) string {
 func parsed(t *testing.T, name string) *ast.File {
 	t.Helper()
 	const mode = parser.ParseComments | parser.SkipObjectResolution
-	file, err := parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, mode)
-	must.Do(t, err)
+	file := must.Get(parser.ParseFile(token.NewFileSet(), filepath.Join(root, name), nil, mode))(t)
 	return file
 }
 

@@ -37,8 +37,7 @@ func TestRows(t *testing.T) {
 			t.Errorf("examples/README.md has no row for %s", name)
 		}
 	}
-	file, err := modfile.Parse("go.mod", []byte(read(t, "go.mod")), nil)
-	must.Do(t, err)
+	file := must.Get(modfile.Parse("go.mod", []byte(read(t, "go.mod")), nil))(t)
 	_, table, _ := strings.Cut(read(t, "CONTRIBUTING.md"), "## Why each dependency is there")
 	for _, r := range file.Require {
 		name := strings.TrimPrefix(r.Mod.Path, "golang.org/")

@@ -21,8 +21,7 @@ down) echo first >&2; echo "ssh: connect to host down: refused" >&2; exit 255 ;;
 *) sleep 1000 & wait ;;
 esac
 `)
-	own, err := os.Hostname()
-	must.Do(t, err)
+	own := must.Get(os.Hostname())(t)
 	hosts := []Host{{"up1", 1}, {"down", 2}, {own, 1}, {"silent", 3}, {"localhost", 1}, {"up2", 4}}
 	live, silent := Probe(t.Context(), hosts, ShellAgent(agent), 2*time.Second)
 	if want := []Host{hosts[0], hosts[2], hosts[4], hosts[5]}; !reflect.DeepEqual(live, want) {

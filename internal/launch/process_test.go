@@ -41,10 +41,9 @@ var trouble = regexp.MustCompile("^rank 1 lost")
 func TestProcess(t *testing.T) {
 	defer systest.NoLeaks(t)()
 	var out, noise bytes.Buffer
-	p, err := Start("/bin/sh", []string{"-c", "trap 'echo saved; exit 7' USR1; echo ready; echo rank 1 lost >&2; " +
+	p := must.Get(Start("/bin/sh", []string{"-c", "trap 'echo saved; exit 7' USR1; echo ready; echo rank 1 lost >&2; " +
 		"while :; do sleep 0.01; done"},
-		&out, &noise, trouble)
-	must.Do(t, err)
+		&out, &noise, trouble))(t)
 	closed(t, "trouble", p.Trouble())
 	select {
 	case <-p.Done():
@@ -70,15 +69,12 @@ func TestKill(t *testing.T) {
 	defer systest.NoLeaks(t)()
 	file := filepath.Join(t.TempDir(), "pid")
 	var out, noise bytes.Buffer
-	p, err := Start("/bin/sh", []string{"-c", `setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; kill -STOP $$' ` +
+	p := must.Get(Start("/bin/sh", []string{"-c", `setsid sh -c 'echo $$ >"$0.new"; mv "$0.new" "$0"; kill -STOP $$' ` +
 		file +
-		` & wait; sleep 1000`}, &out, &noise, trouble)
-	must.Do(t, err)
+		` & wait; sleep 1000`}, &out, &noise, trouble))(t)
 	soon(t, "a rank that runs", func() bool { _, err := os.Stat(file); return err == nil })
-	text, err := os.ReadFile(file)
-	must.Do(t, err)
-	rank, err := strconv.Atoi(strings.TrimSpace(string(text)))
-	must.Do(t, err)
+	text := must.Get(os.ReadFile(file))(t)
+	rank := must.Get(strconv.Atoi(strings.TrimSpace(string(text))))(t)
 	p.Kill()
 	closed(t, "the end", p.Done())
 	if want := 128 + int(syscall.SIGKILL); p.Status() != want {

@@ -12,8 +12,7 @@ import (
 
 // What a rank has of another's alarm is not its own: neither the alarm, nor a call of its own that the alarm has ended.
 func TestHeard(t *testing.T) {
-	pair, err := group.New(2)
-	must.Do(t, err)
+	pair := must.Get(group.New(2))(t)
 	const why = "the disk is full"
 	alarm := &group.Failure{Rank: 0, Kind: group.KindRecv, Seq: 1, Group: "split #3 color 0", Reason: gaveUp + why}
 	ctx, fail := context.WithCancelCause(t.Context())

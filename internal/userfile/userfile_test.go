@@ -15,8 +15,7 @@ import (
 func TestSpecialFiles(t *testing.T) {
 	dir := t.TempDir()
 	at := func(name string) string { return filepath.Join(dir, name) }
-	listener, err := net.Listen("unix", at("socket"))
-	must.Do(t, err)
+	listener := must.Get(net.Listen("unix", at("socket")))(t)
 	defer listener.Close()
 	must.Do(t, syscall.Mkfifo(at("pipe"), 0o644))
 	must.Do(t, os.WriteFile(at("sparse"), nil, 0o644))
@@ -51,8 +50,7 @@ func TestWithinTheSize(t *testing.T) {
 		t.Errorf("reading a missing file: %v", err)
 	}
 	for range 2 { // a new file, then an existing one
-		file, err := userfile.Edit(path, os.O_TRUNC, 3)
-		must.Do(t, err)
+		file := must.Get(userfile.Edit(path, os.O_TRUNC, 3))(t)
 		if _, err := file.WriteString("abc"); err != nil {
 			t.Fatal(err)
 		}
@@ -66,8 +64,7 @@ func TestWithinTheSize(t *testing.T) {
 		!strings.Contains(err.Error(), "more than 3 bytes") {
 		t.Errorf("error %v", err)
 	}
-	file, err := userfile.Append(path)
-	must.Do(t, err)
+	file := must.Get(userfile.Append(path))(t)
 	defer file.Close()
 	if _, err := file.WriteString("def"); err != nil {
 		t.Fatal(err)
@@ -80,11 +77,9 @@ func TestWithinTheSize(t *testing.T) {
 func TestAppendToPipe(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "pipe")
 	must.Do(t, syscall.Mkfifo(path, 0o644))
-	reader, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	must.Do(t, err)
+	reader := must.Get(os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0))(t)
 	defer reader.Close()
-	writer, err := userfile.Append(path)
-	must.Do(t, err)
+	writer := must.Get(userfile.Append(path))(t)
 	if _, err := writer.WriteString("abc"); err != nil {
 		t.Fatal(err)
 	}

@@ -29,8 +29,7 @@ func TestInstall(t *testing.T) {
 			Build struct{ Load string } `json:"_build"`
 		}
 	}
-	data, err := os.ReadFile(filepath.Join(root, "package.json"))
-	must.Do(t, err)
+	data := must.Get(os.ReadFile(filepath.Join(root, "package.json")))(t)
 	must.Do(t, json.Unmarshal(data, &manifest))
 	if manifest.Name != "@shardbook/lab" {
 		t.Errorf("name is %q, which is not where it is installed", manifest.Name)
@@ -38,8 +37,7 @@ func TestInstall(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, manifest.JupyterLab.Build.Load)); err != nil {
 		t.Errorf("the file that JupyterLab loads: %v", err)
 	}
-	echarts, err := os.ReadFile(filepath.Join(root, "static", "echarts.min.js"))
-	must.Do(t, err)
+	echarts := must.Get(os.ReadFile(filepath.Join(root, "static", "echarts.min.js")))(t)
 	if string(echarts) != chart.ECharts() {
 		t.Error("echarts.min.js is not the one that lib/chart draws with")
 	}

@@ -65,8 +65,9 @@ func TestPasses(t *testing.T) {
 		if len(c.model.Blocks) == len(gpt.Blocks) {
 			inputs, targets = tensors.FromValue(tokens), tensors.FromValue(next)
 		}
-		w := walk{chain.Passes{Model: c.model, Precision: must.Value(precision.ParsePolicy(c.precision)), Keep: true}, nil}
-		out, err := devicetest.CallOn(devicetest.WithBarriers(), func(in []*graph.Node) []*graph.Node {
+		w := walk{chain.Passes{Model: c.model, Precision: must.Value(precision.ParsePolicy(c.precision)), Keep: true},
+			nil}
+		out := must.Get(devicetest.CallOn(devicetest.WithBarriers(), func(in []*graph.Node) []*graph.Node {
 			n := len(in) - 2
 			out := w.whole(in[:n], in[n], in[n+1])
 			w.Model = c.as
@@ -75,8 +76,7 @@ func TestPasses(t *testing.T) {
 				out[i] = graph.ConvertDType(out[i], dtypes.Float32)
 			}
 			return out
-		}, append(must.Value(c.model.Init()), inputs, targets)...)
-		must.Do(t, err)
+		}, append(must.Value(c.model.Init()), inputs, targets)...))(t)
 		tree := append(params.Tree{params.New("loss", dtypes.Float32)}, c.model.Params()...)
 		for i, s := range tree {
 			want, got := tensors.MustCopyFlatData[float32](out[i]), tensors.MustCopyFlatData[float32](out[len(tree)+i])

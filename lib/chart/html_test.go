@@ -72,8 +72,7 @@ func TestHTMLHoldsAnyText(t *testing.T) {
 		for _, c := range hostileCharts(s, s) {
 			checkFragment(t, c)
 		}
-		got, err := Table(s, []string{s}, [][]string{{s}}).HTML()
-		must.Do(t, err)
+		got := must.Get(Table(s, []string{s}, [][]string{{s}}).HTML())(t)
 		tags := regexp.MustCompile(`</?(table|caption|thead|tbody|tr|th|td)( style="text-align:(left|right)")?>`)
 		if rest := tags.ReplaceAllString(got, ""); strings.ContainsAny(rest, "<>") {
 			t.Errorf("a table of %q has other tags: %s", s, got)
@@ -83,8 +82,7 @@ func TestHTMLHoldsAnyText(t *testing.T) {
 
 func TestEqualChartsShareAMark(t *testing.T) {
 	mark := func(title string) string {
-		fragment, err := Line(title, "x", "y", Series{Y: []float64{1}}).HTML()
-		must.Do(t, err)
+		fragment := must.Get(Line(title, "x", "y", Series{Y: []float64{1}}).HTML())(t)
 		return fragmentShape.FindStringSubmatch(fragment)[1]
 	}
 	first, again, other := mark("a"), mark("a"), mark("b")

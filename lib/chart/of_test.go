@@ -21,8 +21,7 @@ func pie(title string, label opts.Label) *charts.Pie {
 func TestOf(t *testing.T) {
 	formatter := opts.FuncOpts("function (p) { return p.name + ' = ' + p.value; }")
 	c := Of(pie("shares", opts.Label{Formatter: string(formatter)}))
-	svg, err := c.SVG()
-	must.Do(t, err)
+	svg := must.Get(c.SVG())(t)
 	for _, want := range []string{"shares", "weights = 3", "optimizer = 6"} {
 		if !strings.Contains(svg, want) {
 			t.Errorf("the picture lacks %q", want)

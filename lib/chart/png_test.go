@@ -19,16 +19,13 @@ import (
 // drawn is the picture of a chart as a notebook has it.
 func drawn(t *testing.T, c *Chart) image.Image {
 	t.Helper()
-	fragment, err := c.fragment(true, true)
-	must.Do(t, err)
+	fragment := must.Get(c.fragment(true, true))(t)
 	m := regexp.MustCompile(`src="data:image/png;base64,([^"]*)"`).FindStringSubmatch(fragment)
 	if m == nil {
 		t.Fatalf("%s has no PNG image: %.300s", c.title, fragment)
 	}
-	data, err := base64.StdEncoding.DecodeString(m[1])
-	must.Do(t, err)
-	picture, err := png.Decode(bytes.NewReader(data))
-	must.Do(t, err)
+	data := must.Get(base64.StdEncoding.DecodeString(m[1]))(t)
+	picture := must.Get(png.Decode(bytes.NewReader(data)))(t)
 	return picture
 }
 

@@ -117,10 +117,8 @@ func TestSVGShowsTheChart(t *testing.T) {
 
 // ECharts draws large data in steps, of which an image would show the first alone.
 func TestSVGShowsEveryPoint(t *testing.T) {
-	few, err := Scatter("s", "x", "y", Series{Y: make([]float64, 1)}).SVG()
-	must.Do(t, err)
-	many, err := Scatter("s", "x", "y", Series{Y: make([]float64, maxMarks)}).SVG()
-	must.Do(t, err)
+	few := must.Get(Scatter("s", "x", "y", Series{Y: make([]float64, 1)}).SVG())(t)
+	many := must.Get(Scatter("s", "x", "y", Series{Y: make([]float64, maxMarks)}).SVG())(t)
 	if got := strings.Count(many, palette[0]) - strings.Count(few, palette[0]) + 1; got != maxMarks {
 		t.Errorf("%d of %d points are drawn", got, maxMarks)
 	}
@@ -134,12 +132,9 @@ func TestSVGIsTheSameEachTime(t *testing.T) {
 	// In another order, and with an engine that has drawn nothing yet.
 	fresh := &engine{limit: time.Minute}
 	for _, c := range slices.Backward(gallery()) {
-		p, err := c.picture()
-		must.Do(t, err)
-		second, err := p.svg()
-		must.Do(t, err)
-		again, err := fresh.render(p, nil, 0)
-		must.Do(t, err)
+		p := must.Get(c.picture())(t)
+		second := must.Get(p.svg())(t)
+		again := must.Get(fresh.render(p, nil, 0))(t)
 		if second != first[c.title] || again != second {
 			t.Errorf("%s: another picture the second time", c.title)
 		}

@@ -34,10 +34,8 @@ func openAndRead(t *testing.T, path string) ([]*tensors.Tensor, error) {
 func small(t *testing.T, dir string, step int) string {
 	t.Helper()
 	tree := params.Tree{params.New("w", dtypes.BFloat16, 3), params.New("b", dtypes.Bool)}
-	values, err := params.Zeros(tree)
-	must.Do(t, err)
-	path, err := Save(t.Context(), dir, step, "meta", tree, values, 0)
-	must.Do(t, err)
+	values := must.Get(params.Zeros(tree))(t)
+	path := must.Get(Save(t.Context(), dir, step, "meta", tree, values, 0))(t)
 	if _, err := openAndRead(t, path); err != nil {
 		t.Fatal(err)
 	}
@@ -49,10 +47,8 @@ func TestEveryDamage(t *testing.T) {
 	path := small(t, t.TempDir(), 1)
 	for _, file := range listing(t, path) {
 		name := filepath.Join(path, file)
-		good, err := os.ReadFile(name)
-		must.Do(t, err)
-		f, err := os.OpenFile(name, os.O_RDWR, 0)
-		must.Do(t, err)
+		good := must.Get(os.ReadFile(name))(t)
+		f := must.Get(os.OpenFile(name, os.O_RDWR, 0))(t)
 		defer f.Close()
 		write := func(text []byte) { // in place, which is faster than anew
 			if _, err := f.WriteAt(text, 0); err != nil {
@@ -154,10 +150,8 @@ func TestChangedAfterOpen(t *testing.T) {
 // An error names everything that the model needs and the checkpoint lacks, before anything is read.
 func TestDiffers(t *testing.T) {
 	saved := params.Tree{params.New("h0.qkv.w", dtypes.Float32, 64, 192), params.New("b", dtypes.Float32, 2)}
-	values, err := params.Zeros(saved)
-	must.Do(t, err)
-	path, err := Save(t.Context(), t.TempDir(), 1, nil, saved, values, 0)
-	must.Do(t, err)
+	values := must.Get(params.Zeros(saved))(t)
+	path := must.Get(Save(t.Context(), t.TempDir(), 1, nil, saved, values, 0))(t)
 	c := open(t, path)
 	for _, d := range []struct {
 		tree params.Tree

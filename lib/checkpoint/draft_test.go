@@ -65,10 +65,8 @@ func TestConcurrent(t *testing.T) {
 // A draft is removed when its writer has ended, and not before.
 func TestAbandoned(t *testing.T) {
 	dir := t.TempDir()
-	alive, err := newDraft(filepath.Join(dir, folderName(7)))
-	must.Do(t, err)
-	dead, err := newDraft(filepath.Join(dir, folderName(8)))
-	must.Do(t, err)
+	alive := must.Get(newDraft(filepath.Join(dir, folderName(7))))(t)
+	dead := must.Get(newDraft(filepath.Join(dir, folderName(8))))(t)
 	must.Do(t, os.WriteFile(filepath.Join(dead.path, manifestName), []byte("{"), 0o666))
 	dead.manifest.Close() // as the end of its process would
 	empty := draftPath(filepath.Join(dir, folderName(9)))
@@ -131,8 +129,7 @@ func TestOtherHostsDraft(t *testing.T) {
 	now := func() time.Time {
 		name := filepath.Join(t.TempDir(), "now")
 		must.Do(t, os.WriteFile(name, nil, 0o644))
-		info, err := os.Stat(name)
-		must.Do(t, err)
+		info := must.Get(os.Stat(name))(t)
 		return info.ModTime()
 	}()
 	const written, folder = "data-00003.safetensors", "."
@@ -219,8 +216,7 @@ func TestModes(t *testing.T) {
 		path := save1(t, dir, c.step, 0)
 		syscall.Umask(before)
 		for _, name := range append(listing(t, path), ".") {
-			info, err := os.Stat(filepath.Join(path, name))
-			must.Do(t, err)
+			info := must.Get(os.Stat(filepath.Join(path, name)))(t)
 			want := c.file
 			if info.IsDir() {
 				want = c.folder

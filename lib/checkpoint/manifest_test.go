@@ -152,8 +152,7 @@ func FuzzManifest(f *testing.F) {
 
 func asJSON(t *testing.T, m manifest) string {
 	t.Helper()
-	text, err := json.Marshal(m)
-	must.Do(t, err)
+	text := must.Get(json.Marshal(m))(t)
 	return string(text)
 }
 

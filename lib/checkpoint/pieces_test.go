@@ -192,8 +192,7 @@ func TestReadPieces(t *testing.T) {
 				arrays = append(arrays, fmt.Sprintf(`"%s":{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}`,
 					p.Array, inFileType, strings.ReplaceAll(fmt.Sprint(inFileShape), " ", ","), begin, len(data)))
 			}
-			text, err := json.Marshal(described)
-			must.Do(t, err)
+			text := must.Get(json.Marshal(described))(t)
 			tensorsJSON = append(tensorsJSON, string(text))
 		}
 		path := handMade(t, handBuilt("{"+strings.Join(arrays, ",")+"}", data), strings.Join(tensorsJSON, ","))
@@ -209,8 +208,7 @@ func TestReadPieces(t *testing.T) {
 			for i := range ranges {
 				ranges[i] = Range{spec, rng.IntN(spec.Size() + 1), 1 + rng.IntN(spec.Size()+1)}
 			}
-			vectors, err := open(t, path).ReadRanges(t.Context(), ranges)
-			must.Do(t, err)
+			vectors := must.Get(open(t, path).ReadRanges(t.Context(), ranges))(t)
 			for i, r := range ranges {
 				if got := bytesOf(t, vectors[i]); !bytes.Equal(got, sliced(r, want[spec.Name])) {
 					t.Fatalf("%v came back as %x, want %x", r, got, sliced(r, want[spec.Name]))

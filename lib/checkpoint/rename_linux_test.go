@@ -22,8 +22,7 @@ import (
 func TestRenamed(t *testing.T) {
 	dir := t.TempDir()
 	save1(t, dir, 1, 0)
-	fd, err := syscall.InotifyInit1(syscall.IN_NONBLOCK | syscall.IN_CLOEXEC)
-	must.Do(t, err)
+	fd := must.Get(syscall.InotifyInit1(syscall.IN_NONBLOCK | syscall.IN_CLOEXEC))(t)
 	defer syscall.Close(fd)
 	const mask = syscall.IN_CREATE | syscall.IN_DELETE | syscall.IN_MOVED_TO | syscall.IN_MOVED_FROM
 	if _, err := syscall.InotifyAddWatch(fd, dir, mask); err != nil {
@@ -31,8 +30,7 @@ func TestRenamed(t *testing.T) {
 	}
 	save1(t, dir, 2, 1)
 	buffer := make([]byte, 1<<16)
-	n, err := syscall.Read(fd, buffer)
-	must.Do(t, err)
+	n := must.Get(syscall.Read(fd, buffer))(t)
 	var got []string
 	for events := buffer[:n]; len(events) > 0; { // see inotify(7): struct inotify_event
 		kind, length := binary.NativeEndian.Uint32(events[4:]), binary.NativeEndian.Uint32(events[12:])

@@ -45,8 +45,7 @@ func TestReadsHandBuilt(t *testing.T) {
 		`{"name":"a","dtype":"BOOL","shape":[],"pieces":[{"file":"d.safetensors","array":"a","start":[],"size":[]}]},`+
 			`{"name":"weights","dtype":"F32","shape":[1,2],"pieces":[{"file":"d.safetensors","array":"b",`+
 			`"start":[0,0],"size":[1,2]}]}`)
-	values, err := openAndRead(t, path)
-	must.Do(t, err)
+	values := must.Get(openAndRead(t, path))(t)
 	if values[0].Value() != true || !reflect.DeepEqual(values[1].Value(), [][]float32{{1, -2}}) {
 		t.Errorf("values %v", values)
 	}
@@ -81,10 +80,8 @@ func TestReadByOthers(t *testing.T) {
 	for i, spec := range tree {
 		values[i] = random(t, rand.New(rand.NewPCG(7, uint64(i))), spec)
 	}
-	path, err := Save(t.Context(), t.TempDir(), 42, nil, tree, values, 0)
-	must.Do(t, err)
-	text, err := os.ReadFile(filepath.Join(path, dataName))
-	must.Do(t, err)
+	path := must.Get(Save(t.Context(), t.TempDir(), 42, nil, tree, values, 0))(t)
+	text := must.Get(os.ReadFile(filepath.Join(path, dataName)))(t)
 	n := binary.LittleEndian.Uint64(text)
 	if n%8 != 0 || text[8] != '{' {
 		t.Errorf("a header of %d bytes that begins with %q", n, text[8])

@@ -61,31 +61,27 @@ func allTypes(dimensions ...int) params.Tree {
 func save1(t *testing.T, dir string, step, keep int) string {
 	t.Helper()
 	tree := params.Tree{params.New("w", dtypes.Float32, 3)}
-	path, err := Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{
-		tensors.FromValue([]float32{1, 2, float32(step)})}, keep)
-	must.Do(t, err)
+	path := must.Get(Save(t.Context(), dir, step, nil, tree, []*tensors.Tensor{
+		tensors.FromValue([]float32{1, 2, float32(step)})}, keep))(t)
 	return path
 }
 
 func open(t *testing.T, path string) *Checkpoint {
 	t.Helper()
-	c, err := Open(path)
-	must.Do(t, err)
+	c := must.Get(Open(path))(t)
 	return c
 }
 
 func read(t *testing.T, c *Checkpoint, tree params.Tree) []*tensors.Tensor {
 	t.Helper()
-	values, err := c.Read(t.Context(), tree)
-	must.Do(t, err)
+	values := must.Get(c.Read(t.Context(), tree))(t)
 	return values
 }
 
 // names lists a folder, including hidden files.
 func listing(t *testing.T, dir string) []string {
 	t.Helper()
-	entries, err := os.ReadDir(dir)
-	must.Do(t, err)
+	entries := must.Get(os.ReadDir(dir))(t)
 	var names []string
 	for _, entry := range entries {
 		names = append(names, entry.Name())
@@ -121,8 +117,7 @@ func TestRoundTrip(t *testing.T) {
 		for i, spec := range tree {
 			values[i] = random(t, rng, spec)
 		}
-		path, err := Save(t.Context(), t.TempDir(), 42, nil, tree, values, 0)
-		must.Do(t, err)
+		path := must.Get(Save(t.Context(), t.TempDir(), 42, nil, tree, values, 0))(t)
 		c := open(t, path)
 		if got := c.Tree(); fmt.Sprint(got) != fmt.Sprint(tree) || c.Step != 42 || c.Path != path ||
 			filepath.Base(path) != "step-00000042" {
@@ -152,8 +147,7 @@ func TestNames(t *testing.T) {
 		tree = append(tree, params.New(name, dtypes.Float32))
 		values = append(values, tensors.FromScalar(float32(len(values))))
 	}
-	path, err := Save(t.Context(), t.TempDir(), 0, nil, tree, values, 0)
-	must.Do(t, err)
+	path := must.Get(Save(t.Context(), t.TempDir(), 0, nil, tree, values, 0))(t)
 	c := open(t, path)
 	if got := c.Tree().Names(); !slices.Equal(got, tree.Names()) {
 		t.Errorf("names %q came back as %q", tree.Names(), got)
@@ -246,8 +240,7 @@ func (c *canceledAfter) Err() error {
 
 func TestCancel(t *testing.T) {
 	tree := allTypes(2)
-	values, err := params.Zeros(tree)
-	must.Do(t, err)
+	values := must.Get(params.Zeros(tree))(t)
 	dir := t.TempDir()
 	looks := 1
 	for ; ; looks++ {
@@ -284,19 +277,16 @@ func (ownMemory) HasSharedBuffers() bool { return false }
 
 // Tensors are saved from devices, and leave no copies on the host.
 func TestDevice(t *testing.T) {
-	backend, err := gobackend.New("")
-	must.Do(t, err)
+	backend := must.Get(gobackend.New(""))(t)
 	defer backend.Finalize()
 	spec := params.New("w", dtypes.Float32, 2, 3)
 	host := random(t, rand.New(rand.NewPCG(3, 4)), spec)
 	for name, b := range map[string]compute.Backend{"shared": backend, "own": ownMemory{backend}} {
-		value, err := host.OnDeviceClone(b, 0)
-		must.Do(t, err)
+		value := must.Get(host.OnDeviceClone(b, 0))(t)
 		if value.HasLocal() {
 			t.Fatalf("%s: the tensor is on the host to begin with", name)
 		}
-		path, err := Save(t.Context(), t.TempDir(), 1, nil, params.Tree{spec}, []*tensors.Tensor{value}, 0)
-		must.Do(t, err)
+		path := must.Get(Save(t.Context(), t.TempDir(), 1, nil, params.Tree{spec}, []*tensors.Tensor{value}, 0))(t)
 		if value.HasLocal() || !value.Ok() {
 			t.Errorf("%s: after Save the tensor has a copy on the host (%v) or is gone (%v)", name, value.HasLocal(),
 				!value.Ok())

@@ -124,14 +124,12 @@ func TestCancelShared(t *testing.T) {
 func TestSharedAbandoned(t *testing.T) {
 	dir := t.TempDir()
 	good := save1(t, dir, 1, 0)
-	s, err := Begin(dir, 2)
-	must.Do(t, err)
+	s := must.Get(Begin(dir, 2))(t)
 	writeAll(t, s, three())
 	for _, begin := range []func(){
 		func() { removeAbandoned(dir, time.Time{}) },
 		func() {
-			other, err := Begin(dir, 3)
-			must.Do(t, err)
+			other := must.Get(Begin(dir, 3))(t)
 			other.Discard()
 		},
 	} {
@@ -142,8 +140,7 @@ func TestSharedAbandoned(t *testing.T) {
 	s.draft.manifest.Close()  // as the end of its process would
 	half := draftPath(s.path) // one whose removal was cut off
 	must.Do(t, errors.Join(os.Mkdir(half, 0o777), os.WriteFile(filepath.Join(half, fileOf(1)), nil, 0o666)))
-	other, err := Begin(dir, 3)
-	must.Do(t, err)
+	other := must.Get(Begin(dir, 3))(t)
 	if got, want := listing(t, dir), []string{filepath.Base(other.Path()), filepath.Base(good)}; !slices.Equal(got,
 		want) {
 		t.Errorf("there are %q, want %q", got, want)

@@ -56,12 +56,10 @@ func writeAll(t *testing.T, s *Shared, parts [][]Part) []Written {
 
 func saveParts(t *testing.T, dir string, step int, tree params.Tree, parts [][]Part) *Checkpoint {
 	t.Helper()
-	s, err := Begin(dir, step)
-	must.Do(t, err)
+	s := must.Get(Begin(dir, step))(t)
 	written := writeAll(t, s, parts)
 	slices.Reverse(written) // their order does not matter
-	path, err := s.Commit(t.Context(), step, tree, written, 0)
-	must.Do(t, err)
+	path := must.Get(s.Commit(t.Context(), step, tree, written, 0))(t)
 	return open(t, path)
 }
 
@@ -129,8 +127,7 @@ func TestShared(t *testing.T) {
 		}
 		dir := t.TempDir()
 		shared := saveParts(t, dir, 1, tree, deal(t, rng, tree, wholes, 1+rng.IntN(9)))
-		path, err := Save(t.Context(), dir, 2, nil, tree, values, 0)
-		must.Do(t, err)
+		path := must.Get(Save(t.Context(), dir, 2, nil, tree, values, 0))(t)
 		if got := shared.Tree(); fmt.Sprint(got) != fmt.Sprint(tree) {
 			t.Errorf("the checkpoint holds %v, want %v", got, tree)
 		}
@@ -175,8 +172,7 @@ func TestLargeRanges(t *testing.T) {
 	tree := params.Tree{spec}
 	c := saveParts(t, t.TempDir(), 1, tree, deal(t, rng, tree, [][]byte{whole}, 3))
 	want := []Range{{spec, 0, 150_000}, {spec, 70_000, 50_000}, {spec, 149_000, 2_000}, {spec, 3, 7}}
-	got, err := c.ReadRanges(t.Context(), want)
-	must.Do(t, err)
+	got := must.Get(c.ReadRanges(t.Context(), want))(t)
 	for i, r := range want {
 		if !bytes.Equal(bytesOf(t, got[i]), sliced(r, whole)) {
 			t.Errorf("%d elements from %d came back as others", r.Length, r.From)

@@ -23,13 +23,10 @@ type fn = func(x *graph.Node) *graph.Node
 func call(t *testing.T, mesh *xla.Mesh, f fn, x any) (*dtensor.Tensor, xla.Report) {
 	t.Helper()
 	all := xla.Shard(0, mesh.AxesNames()...)
-	p, err := xla.Compile(mesh, f, xla.In(all).Gives(all))
-	must.Do(t, err)
+	p := must.Get(xla.Compile(mesh, f, xla.In(all).Gives(all)))(t)
 	defer p.Close()
-	out, err := p.Call(x)
-	must.Do(t, err)
-	report, err := p.Collectives()
-	must.Do(t, err)
+	out := must.Get(p.Call(x))(t)
+	report := must.Get(p.Collectives())(t)
 	return out[0], report
 }
 
@@ -39,27 +36,23 @@ func mesh(t *testing.T, axes ...xla.MeshAxis) *xla.Mesh {
 	for _, axis := range axes {
 		n *= axis.Size
 	}
-	m, err := devicetest.Open(t, n).Mesh(axes...)
-	must.Do(t, err)
+	m := must.Get(devicetest.Open(t, n).Mesh(axes...))(t)
 	return m
 }
 
 // flat is the devices' values, one after another.
 func flat(t *testing.T, placed *dtensor.Tensor) []float32 {
 	t.Helper()
-	joined, err := placed.Merge()
-	must.Do(t, err)
+	joined := must.Get(placed.Merge())(t)
 	return tensors.MustCopyFlatData[float32](joined)
 }
 
 // gives checks what a program returns.
 func gives(t *testing.T, p *xla.Program, want []*tensors.Tensor, delta float64, inputs ...any) {
 	t.Helper()
-	got, err := p.Call(inputs...)
-	must.Do(t, err)
+	got := must.Get(p.Call(inputs...))(t)
 	for i := range want {
-		joined, err := got[i].Merge()
-		must.Do(t, err)
+		joined := must.Get(got[i].Merge())(t)
 		if !joined.InDelta(want[i], delta) {
 			t.Errorf("result %d: %v, want %v", i, joined, want[i])
 		}
@@ -136,20 +129,20 @@ func TestMegatronMLP(t *testing.T) {
 	}
 	x, w1, w2 := matrix(3, width), matrix(width, hidden), matrix(hidden, width)
 	same := func(x *graph.Node) *graph.Node { return x }
-	want, err := devicetest.Call(func(in []*graph.Node) []*graph.Node { return loss(in[0], in[1], in[2], same, same) },
-		x, w1, w2)
-	must.Do(t, err)
+	want := must.Get(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		return loss(in[0], in[1], in[2], same,
+			same)
+	},
+		x, w1, w2))(t)
 	m := mesh(t, xla.Axis("tensor", ranks))
 	rows, columns := xla.Shard(0, "tensor"), xla.Shard(1, "tensor")
-	p, err := xla.Compile(m, func(in []*graph.Node) []*graph.Node {
+	p := must.Get(xla.Compile(m, func(in []*graph.Node) []*graph.Node {
 		return loss(in[0], in[1], in[2], func(x *graph.Node) *graph.Node { return collective.F(x, "tensor") },
 			func(x *graph.Node) *graph.Node { return collective.G(x, "tensor") })
-	}, xla.In(xla.Replicated(), columns, rows).Gives(xla.Replicated(), columns, rows, xla.Replicated()))
-	must.Do(t, err)
+	}, xla.In(xla.Replicated(), columns, rows).Gives(xla.Replicated(), columns, rows, xla.Replicated())))(t)
 	defer p.Close()
 	gives(t, p, want, 1e-5, x, w1, w2)
-	report, err := p.Collectives()
-	must.Do(t, err)
+	report := must.Get(p.Collectives())(t)
 	if want := (xla.Traffic{Kind: xla.AllReduce, Count: 2, Bytes: 2 * 3 * width * 4}); len(report) != 1 ||
 		report[0] != want {
 		t.Errorf("the program has %v, want %+v", report, want)
@@ -164,21 +157,19 @@ func TestSecondGradients(t *testing.T) {
 		return graph.Gradient(graph.ReduceAllSum(graph.Square(dx)), x, w)
 	}
 	x, w := []float32{2, 3}, [][]float32{{1, 2}, {3, 4}, {5, 6}}
-	want, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+	want := must.Get(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		return penalty(in[0], in[1], func(x *graph.Node) *graph.Node {
 			return graph.BroadcastToDims(graph.ExpandAxes(x, 0), 3, 2)
 		}, func(y *graph.Node) *graph.Node { return graph.ReduceSum(y, 0) })
-	}, tensors.FromValue(x), tensors.FromValue(w))
-	must.Do(t, err)
+	}, tensors.FromValue(x), tensors.FromValue(w)))(t)
 	rows := xla.Shard(0, "a")
-	p, err := xla.Compile(mesh(t, xla.Axis("a", 3)), func(in []*graph.Node) []*graph.Node {
+	p := must.Get(xla.Compile(mesh(t, xla.Axis("a", 3)), func(in []*graph.Node) []*graph.Node {
 		w := graph.Reshape(in[1], 2)
 		of := penalty(in[0], w, func(x *graph.Node) *graph.Node { return collective.F(x) },
 			func(y *graph.Node) *graph.Node { return collective.G(y) })
 		of[1] = graph.ExpandAxes(of[1], 0)
 		return of
-	}, xla.In(xla.Replicated(), rows).Gives(xla.Replicated(), rows))
-	must.Do(t, err)
+	}, xla.In(xla.Replicated(), rows).Gives(xla.Replicated(), rows)))(t)
 	defer p.Close()
 	gives(t, p, want, 1e-2, x, w) // numbers in the thousands
 }

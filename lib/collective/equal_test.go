@@ -203,14 +203,12 @@ func (s setting) test(t *testing.T) {
 		world *= axis.Size
 	}
 	backend := devicetest.Open(t, world)
-	mesh, err := backend.Mesh(s.mesh...)
-	must.Do(t, err)
+	mesh := must.Get(backend.Mesh(s.mesh...))(t)
 	along := s.along
 	if along == nil {
 		along = mesh.AxesNames()
 	}
-	groups, err := mesh.ComputeReplicaGroups(along)
-	must.Do(t, err)
+	groups := must.Get(mesh.ComputeReplicaGroups(along))(t)
 	n := len(groups[0])
 	ops := operations(n)
 	rows := 2 * n
@@ -246,21 +244,18 @@ func (s setting) test(t *testing.T) {
 		}
 		return out
 	}
-	p, err := xla.Compile(mesh, everything, xla.In(xla.Shard(0, mesh.AxesNames()...)).Gives(xla.Shard(0,
-		mesh.AxesNames()...)))
-	must.Do(t, err)
+	p := must.Get(xla.Compile(mesh, everything, xla.In(xla.Shard(0, mesh.AxesNames()...)).Gives(xla.Shard(0,
+		mesh.AxesNames()...))))(t)
 	defer p.Close()
 	devices := make([]float32, world)
 	for i := range devices {
 		devices[i] = float32(i)
 	}
 	run := func(x []float64) [][]float64 {
-		out, err := p.Call(float32s(x), devices)
-		must.Do(t, err)
+		out := must.Get(p.Call(float32s(x), devices))(t)
 		all := make([][]float64, len(out))
 		for i, o := range out {
-			joined, err := o.Merge()
-			must.Do(t, err)
+			joined := must.Get(o.Merge())(t)
 			all[i] = float64s(joined)
 		}
 		return all
@@ -268,7 +263,7 @@ func (s setting) test(t *testing.T) {
 	got := run(x)
 
 	// The same on one device, in float32, on GoMLX's backend in plain Go, without XLA.
-	exec, err := graph.NewExec(devicetest.PureGo(), func(in []*graph.Node) []*graph.Node {
+	exec := must.Get(graph.NewExec(devicetest.PureGo(), func(in []*graph.Node) []*graph.Node {
 		var out []*graph.Node
 		for _, op := range ops {
 			stacked := graph.Reshape(in[0], world, rows, columns)
@@ -298,10 +293,8 @@ func (s setting) test(t *testing.T) {
 			out = append(out, graph.Concatenate(ys, 0), graph.Concatenate(losses, 0), graph.Reshape(g, -1))
 		}
 		return out
-	})
-	must.Do(t, err)
-	one, err := exec.Call([]*tensors.Tensor{tensors.FromFlatDataAndDimensions(float32s(x), len(x))})
-	must.Do(t, err)
+	}))(t)
+	one := must.Get(exec.Call([]*tensors.Tensor{tensors.FromFlatDataAndDimensions(float32s(x), len(x))}))(t)
 
 	eps := epsilon(s.dtype)
 	for i, op := range ops {

@@ -46,8 +46,7 @@ func TestFloat(t *testing.T) {
 		}
 		got := call(t, on.backend, func(in nodes) (out nodes) {
 			for _, f := range formats {
-				codec, err := compress.Float(f)
-				must.Do(t, err)
+				codec := must.Get(compress.Float(f))(t)
 				out = append(out, roundTrip(codec)(in)...)
 			}
 			return out
@@ -95,8 +94,7 @@ func TestInt8(t *testing.T) {
 	}
 	for _, on := range platforms() {
 		for _, c := range []struct{ row, group int }{{60, 7}, {300, 64}, {1, 1}, {60, math.MaxInt / 2}} {
-			codec, err := compress.Int8(c.group)
-			must.Do(t, err)
+			codec := must.Get(compress.Int8(c.group))(t)
 			got := call(t, on.backend, roundTrip(codec), tensor(values, len(values)/c.row, c.row))[0]
 			want := int8s(values, c.row, c.group)
 			for i := range want { // ±Inf of either sign by the same token: what matters is that it is not finite
@@ -131,11 +129,10 @@ func TestCSR(t *testing.T) {
 			sizes = []int{1, 1000}
 		}
 		for seed, n := range sizes {
-			exec, err := graph.NewExec(on.backend, func(x *node) *node {
+			exec := must.Get(graph.NewExec(on.backend, func(x *node) *node {
 				codec := parse(t, "csr:0.5")
 				return graph.Bitcast(codec.Decode(codec.Encode(x), x.Shape()), dtypes.Uint32)
-			})
-			must.Do(t, err)
+			}))(t)
 			for _, density := range []float64{0, 0.1, 0.4, 0.5, 0.6, 1} {
 				values, some := sparse(uint64(seed), n, density), 0
 				for _, x := range values {
@@ -143,8 +140,7 @@ func TestCSR(t *testing.T) {
 						some++
 					}
 				}
-				out, err := exec.Call(tensor(values, 1, n))
-				must.Do(t, err)
+				out := must.Get(exec.Call(tensor(values, 1, n)))(t)
 				for i, got := range tensors.MustCopyFlatData[uint32](out[0]) {
 					if fits := 2*some <= n+1; fits && got != math.Float32bits(values[i]) || !fits &&
 						math.Float32frombits(got) == math.Float32frombits(got) {

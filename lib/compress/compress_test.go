@@ -40,8 +40,7 @@ type platform struct {
 
 func parse(t testing.TB, name string) compress.Codec {
 	t.Helper()
-	c, err := compress.Parse(name)
-	must.Do(t, err)
+	c := must.Get(compress.Parse(name))(t)
 	return c
 }
 
@@ -55,14 +54,13 @@ func call(t testing.TB, backend compute.Backend, f func(nodes) nodes, in ...*ten
 			t.Fatal(err)
 		}
 	}
-	out, err := devicetest.CallOn(backend, func(in nodes) nodes {
+	out := must.Get(devicetest.CallOn(backend, func(in nodes) nodes {
 		out := slices.Clone(f(in))
 		for i := range out {
 			out[i] = graph.ConvertDType(out[i], dtypes.Float32)
 		}
 		return out
-	}, own...)
-	must.Do(t, err)
+	}, own...))(t)
 	flat := make([][]float32, len(out))
 	for i := range out {
 		flat[i] = tensors.MustCopyFlatData[float32](out[i])

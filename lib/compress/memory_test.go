@@ -21,25 +21,22 @@ import (
 // that is being computed. Without compression, it would be one more tensor per layer.
 func TestMemory(t *testing.T) {
 	const rows, width, layers = 1024, 64, 6
-	mesh, err := devicetest.Open(t, 1).Mesh(xla.Axis("data", 1))
-	must.Do(t, err)
+	mesh := must.Get(devicetest.Open(t, 1).Mesh(xla.Axis("data", 1)))(t)
 	temporary := func(layer func(x, w *node) *node) int64 {
 		t.Helper()
-		p, err := xla.Compile(mesh, func(x, w *node) nodes {
+		p := must.Get(xla.Compile(mesh, func(x, w *node) nodes {
 			h := x
 			for i := range layers {
 				h = layer(h, graph.Reshape(graph.Slice(w, graph.AxisElem(i)), width, width))
 			}
 			loss := graph.ReduceAllSum(graph.Square(h))
 			return nodes{loss, graph.Gradient(loss, w)[0]}
-		}, xla.In(xla.Replicated()).Gives(xla.Replicated()))
-		must.Do(t, err)
+		}, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 		defer p.Close()
 		x, w := tensors.FromShape(shapes.Make(dtypes.Float32, rows, width)),
 			tensors.FromShape(shapes.Make(dtypes.Float32, layers, width, width))
 		must.Do(t, p.Prepare(x, w))
-		m, err := p.Memory()
-		must.Do(t, err)
+		m := must.Get(p.Memory())(t)
 		return m.Temporary
 	}
 	tensor := shapes.Make(dtypes.Float32, rows, width)
@@ -75,15 +72,11 @@ func TestMesh(t *testing.T) {
 			return gradient
 		}
 	}
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
-	must.Do(t, err)
-	p, err := xla.Compile(mesh, step("data"), xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Replicated()))
-	must.Do(t, err)
+	mesh := must.Get(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))(t)
+	p := must.Get(xla.Compile(mesh, step("data"), xla.In(xla.Shard(0, "data"), xla.Replicated()).Gives(xla.Replicated())))(t)
 	defer p.Close()
-	out, err := p.Call(x, w)
-	must.Do(t, err)
-	got, err := out[0].Merge()
-	must.Do(t, err)
+	out := must.Get(p.Call(x, w))(t)
+	got := must.Get(out[0].Merge())(t)
 	want := call(t, devicetest.PureGo(), func(in nodes) nodes { return nodes{step("")(in[0], in[1])} }, x, w)[0]
 	for i, g := range tensors.MustCopyFlatData[float32](got) {
 		if math.Abs(float64(g-want[i])) > 1e-5*(1+math.Abs(float64(want[i]))) { // sums differ in their order

@@ -103,8 +103,7 @@ func TestBreakEven(t *testing.T) {
 		shape := shapes.Make(dtype, 1024, 256)
 		at := compress.BreakEven(dtype.Size())
 		for _, side := range []float64{-0.001, 0.001} {
-			codec, err := compress.CSR(at + side)
-			must.Do(t, err)
+			codec := must.Get(compress.CSR(at + side))(t)
 			if smaller := codec.Bytes(shape) < compress.Dense().Bytes(shape); smaller != (side < 0) {
 				t.Errorf("%s: %d bytes at a capacity of %g, %d dense", dtype, codec.Bytes(shape), at+side,
 					compress.Dense().Bytes(shape))

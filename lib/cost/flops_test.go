@@ -16,8 +16,7 @@ func TestFLOPs(t *testing.T) {
 		m := randomModel(random)
 		s := Step{Sequences: 1 + random.IntN(3), Length: random.IntN(m.Context + 1), Causal: flip(random),
 			Recompute: []Recompute{Nothing, Selective, Full}[random.IntN(3)]}
-		got, err := m.FLOPs(s)
-		must.Do(t, err)
+		got := must.Get(m.FLOPs(s))(t)
 		length := s.Length
 		if length == 0 {
 			length = m.Context

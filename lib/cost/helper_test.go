@@ -13,8 +13,7 @@ import (
 // read reads a table of published numbers.
 func read[T any](t testing.TB, name string) (rows []T) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", name))
-	must.Do(t, err)
+	text := must.Get(os.ReadFile(filepath.Join("testdata", name)))(t)
 	if err := json.Unmarshal(text, &rows); err != nil {
 		t.Fatalf("%s: %v", name, err)
 	}

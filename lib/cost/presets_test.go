@@ -19,8 +19,7 @@ func like(printed string, count int64) string {
 
 // The count of every preset is the published one, exactly or to the printed digits, or the file says that it differs.
 func TestPresetCounts(t *testing.T) {
-	presets, err := readPresets()
-	must.Do(t, err)
+	presets := must.Get(readPresets())(t)
 	exact := 0
 	seen := map[string]bool{}
 	for _, p := range presets {

@@ -24,13 +24,10 @@ func TestInGraph(t *testing.T) {
 		world int
 		new   func(*xla.Mesh, train.Recipe) (*train.Run, error)
 	}{{"one device", 1, train.New}, {"SPMD", 4, ddp.NewSPMD}, {"AutoSharding", 4, ddp.NewAuto}} {
-		mesh, err := backend.Mesh(xla.Axis(train.Axis, form.world))
-		must.Do(t, err)
-		run, err := form.new(mesh, recipe)
-		must.Do(t, err)
+		mesh := must.Get(backend.Mesh(xla.Axis(train.Axis, form.world)))(t)
+		run := must.Get(form.new(mesh, recipe))(t)
 		losses = append(losses, stepped(t, run, 4, textSource(t, c, 8)))
-		report, err := run.Collectives()
-		must.Do(t, err)
+		report := must.Get(run.Collectives())(t)
 		var reduced int64
 		for _, op := range report {
 			if op.Kind == xla.AllReduce {

@@ -125,8 +125,7 @@ func TestHooksLoseNothing(t *testing.T) {
 		hook    string
 		rounded float64
 	}{{"bf16", 0x1p-9}, {"fp8", 0}, {"topk:0.05", 0}, {"topk:1e-9", 0}, {"powersgd:1", 0}, {"powersgd:2", 0}} {
-		hook, err := ddp.ParseHook(test.hook)
-		must.Do(t, err)
+		hook := must.Get(ddp.ParseHook(test.hook))(t)
 		for _, world := range worlds {
 			steps := steps
 			if test.hook == "topk:1e-9" { // one element of a bucket at a step
@@ -177,8 +176,7 @@ func TestHooksCompress(t *testing.T) {
 		"powersgd:4":   4 * n, // 4·(4+15) > 60, and 4·(6+8) > 48
 		"PowerSGD:999": 4 * n,
 	} {
-		hook, err := ddp.ParseHook(name)
-		must.Do(t, err)
+		hook := must.Get(ddp.ParseHook(name))(t)
 		_, got := exchange(t, 3, 2, hook, buckets,
 			func(rank, step int, _ []float32) []float32 { return noise(n, rank, step) })
 		if got != want {

@@ -17,8 +17,8 @@ import (
 // are in the buckets, and no more.
 func TestBucketMemory(t *testing.T) {
 	c := gpt.Config{Layers: 1, Width: 64, Heads: 2, Seq: 8, Vocab: 256}
-	ledger, err := memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Parallelism: memest.Parallelism{Data: 2}})
-	must.Do(t, err)
+	ledger := must.Get(memest.Estimate(memest.Setup{Model: cost.FromGPT(c),
+		Parallelism: memest.Parallelism{Data: 2}}))(t)
 	of := ledger.Largest().Of
 	for _, limit := range []int64{1, 150_000, ddp.DefaultBucketBytes} {
 		backend := devicetest.OpenOwn(t, 2)

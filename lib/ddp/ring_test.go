@@ -66,8 +66,7 @@ func TestRingBytes(t *testing.T) {
 			}
 		}
 	}
-	ring, err := plan.New(plan.AllReduce, plan.Ring, 3)
-	must.Do(t, err)
+	ring := must.Get(plan.New(plan.AllReduce, plan.Ring, 3))(t)
 	own, named := loads(t, 3, ddp.Options{Hook: ddp.ByPlan(ring)}),
 		loads(t, 3, ddp.Options{Hook: ddp.ByPlan(plan.Ring)})
 	if !slices.Equal(own, named) || own[0].Messages == 0 {

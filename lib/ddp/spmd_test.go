@@ -31,10 +31,8 @@ func adamW(c gpt.Config) train.Recipe { return train.Recipe{Model: c, Optimizer:
 func trained(t *testing.T, backend *xla.Backend, recipe train.Recipe, world, steps int, batches source) ([]float64,
 	*train.Run) {
 	t.Helper()
-	mesh, err := backend.Mesh(xla.Axis("data", world))
-	must.Do(t, err)
-	run, err := ddp.NewSPMD(mesh, recipe)
-	must.Do(t, err)
+	mesh := must.Get(backend.Mesh(xla.Axis("data", world)))(t)
+	run := must.Get(ddp.NewSPMD(mesh, recipe))(t)
 	return stepped(t, run, steps, batches), run
 }
 
@@ -95,16 +93,12 @@ func (row) Loss(p params.Nodes, x, _ *graph.Node) *graph.Node {
 
 // TestOverflowOnOneDevice has one device whose gradients are not finite: all of them leave the step out.
 func TestOverflowOnOneDevice(t *testing.T) {
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis(train.Axis, 2))
-	must.Do(t, err)
-	policy, err := precision.ParsePolicy("fp32")
-	must.Do(t, err)
+	mesh := must.Get(devicetest.Open(t, 2).Mesh(xla.Axis(train.Axis, 2)))(t)
+	policy := must.Get(precision.ParsePolicy("fp32"))(t)
 	policy.Scaling = precision.Dynamic()
-	run, err := ddp.NewSPMD(mesh, train.Recipe{Model: row{}, Optimizer: optim.SGD(1), Precision: policy})
-	must.Do(t, err)
+	run := must.Get(ddp.NewSPMD(mesh, train.Recipe{Model: row{}, Optimizer: optim.SGD(1), Precision: policy}))(t)
 	step := func(x [][]float32) train.Metrics {
-		m, err := run.Step(tensors.FromValue(x), tensors.FromValue(x))
-		must.Do(t, err)
+		m := must.Get(run.Step(tensors.FromValue(x), tensors.FromValue(x)))(t)
 		return m
 	}
 	inf := float32(math.Inf(1))
@@ -123,8 +117,7 @@ func TestOverflowOnOneDevice(t *testing.T) {
 
 func parameters(t *testing.T, run *train.Run, device int) []*tensors.Tensor {
 	t.Helper()
-	values, err := run.Params(device)
-	must.Do(t, err)
+	values := must.Get(run.Params(device))(t)
 	return values
 }
 

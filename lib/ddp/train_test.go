@@ -36,15 +36,13 @@ func toySource(rows int) source {
 
 func textSource(t *testing.T, c gpt.Config, rows int) source {
 	t.Helper()
-	batches, err := gpt.Reference().Batches(c, rows)
-	must.Do(t, err)
+	batches := must.Get(gpt.Reference().Batches(c, rows))(t)
 	return batches.Step
 }
 
 func start(t testing.TB, backend *xla.Backend, r train.Recipe, devices int, o ddp.Options) train.Trainer {
 	t.Helper()
-	run, err := ddp.New(context.Background(), backend, r, devices, o)
-	must.Do(t, err)
+	run := must.Get(ddp.New(context.Background(), backend, r, devices, o))(t)
 	return run
 }
 
@@ -69,8 +67,7 @@ func learn(t testing.TB, run stepper, steps int, batches source) (all []train.Me
 
 func ended(t testing.TB, run train.Trainer) traintest.Named {
 	t.Helper()
-	named, err := run.Params(context.Background())
-	must.Do(t, err)
+	named := must.Get(run.Params(context.Background()))(t)
 	must.Do(t, run.Close())
 	return named
 }
@@ -130,8 +127,7 @@ func TestForms(t *testing.T) {
 							t.Errorf("%s, step %d: %+v, one device has %+v", what, i, m, metrics[i])
 						}
 					}
-					sent, err := run.Traffic()
-					must.Do(t, err)
+					sent := must.Get(run.Traffic())(t)
 					times := int64(1)
 					if o.EachMicroBatch {
 						times = 2
@@ -179,8 +175,7 @@ func TestAccumulation(t *testing.T) {
 func TestRules(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	for _, name := range optim.Names() {
-		rule, err := optim.Parse(name, 0.01)
-		must.Do(t, err)
+		rule := must.Get(optim.Parse(name, 0.01))(t)
 		r := train.Recipe{Model: toy.Layers(2, false), Optimizer: rule}
 		want, _ := traintest.Alone(t, backend, r, 3, func(i int) (*tensors.Tensor, *tensors.Tensor) {
 			return toy.Batch(i, 8)
@@ -200,11 +195,9 @@ func TestRules(t *testing.T) {
 func TestPrecisions(t *testing.T) {
 	const steps = 24
 	backend := devicetest.Open(t, 2)
-	mesh, err := backend.Mesh(xla.Axis(train.Axis, 2))
-	must.Do(t, err)
+	mesh := must.Get(backend.Mesh(xla.Axis(train.Axis, 2)))(t)
 	for _, name := range []string{"bf16", "fp16", "bf16-pure", "fp16-pure"} {
-		policy, err := precision.ParsePolicy(name)
-		must.Do(t, err)
+		policy := must.Get(precision.ParsePolicy(name))(t)
 		scaled := policy.Scaling != precision.Scaling{}
 		if scaled {
 			policy.Scaling.Initial = 1 << 22
@@ -213,13 +206,11 @@ func TestPrecisions(t *testing.T) {
 		run := start(t, backend, recipe, 2, ddp.Options{})
 		got := learn(t, run, steps, toySource(4))
 		must.Do(t, run.Close())
-		one, err := ddp.NewSPMD(mesh, recipe)
-		must.Do(t, err)
+		one := must.Get(ddp.NewSPMD(mesh, recipe))(t)
 		skipped, scale := 0, 0.0
 		for i, m := range got {
 			inputs, targets := toy.Batch(i, 4)
-			want, err := one.Step(inputs, targets)
-			must.Do(t, err)
+			want := must.Get(one.Step(inputs, targets))(t)
 			if m.Skipped {
 				skipped++
 			}

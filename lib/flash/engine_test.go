@@ -33,7 +33,7 @@ func TestCuDNNRule(t *testing.T) {
 			o.KeyPositions = graph.Iota(g, shapes.Make(dtypes.Int32, 64), 0)
 		}, "positions"},
 	} {
-		exec, err := graph.NewExec(devicetest.One(), func(g *graph.Graph) *graph.Node {
+		exec := must.Get(graph.NewExec(devicetest.One(), func(g *graph.Graph) *graph.Node {
 			zeros := func(n, width int) *graph.Node { return graph.Zeros(g, shapes.Make(c.of, 1, n, 2, width)) }
 			var o Options
 			if c.change != nil {
@@ -47,8 +47,7 @@ func TestCuDNNRule(t *testing.T) {
 				t.Error("cuDNN on a CPU")
 			}
 			return zeros(1, 1)
-		})
-		must.Do(t, err)
+		}))(t)
 		exec.MustCall()
 	}
 }

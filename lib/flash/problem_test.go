@@ -326,4 +326,3 @@ func (r result) errors(want result) (worst [5]float64) {
 	}
 	return worst
 }
-

@@ -249,4 +249,3 @@ func refused(t *testing.T, what any, err error, want string) {
 		t.Errorf("%+v: error %v, want %q", what, err, want)
 	}
 }
-

@@ -13,11 +13,9 @@ func TestRecomputeForABudget(t *testing.T) {
 	s := Setup{Model: cost.Model{Layers: 12, Width: 768, Heads: 12, Vocab: 50257, Context: 1024, PositionRows: 1024,
 		Tied: true}, Batch: 8,
 		Precision: mixed(t)}
-	steps, err := Steps(s)
-	must.Do(t, err)
+	steps := must.Get(Steps(s))(t)
 	recomputed := func(p recompute.Policy) (sum float64) {
-		plan, err := p.Plan(s.Model.Layers)
-		must.Do(t, err)
+		plan := must.Get(p.Plan(s.Model.Layers))(t)
 		for i, step := range steps {
 			if plan[i/9].Has(recompute.Op(i % 9)) {
 				sum += step.Cost
@@ -32,8 +30,7 @@ func TestRecomputeForABudget(t *testing.T) {
 	last := 0.0
 	for _, share := range []float64{0.9, 0.7, 0.6} {
 		budget := int64(share * float64(all))
-		p, err := Recompute(s, budget)
-		must.Do(t, err)
+		p := must.Get(Recompute(s, budget))(t)
 		changed := s
 		changed.Recompute = p
 		if got := estimate(t, changed).BytesPerDevice(); got > budget {

@@ -143,8 +143,7 @@ func TestMeasuredMissed(t *testing.T) {
 
 // TestDocumentedBounds checks the number of runs and the bounds of each table in docs/memory.md.
 func TestDocumentedBounds(t *testing.T) {
-	text, err := os.ReadFile("../../docs/memory.md")
-	must.Do(t, err)
+	text := must.Get(os.ReadFile("../../docs/memory.md"))(t)
 	for _, table := range []table{fitted, unseen, missed, planned, plannedBelow} {
 		row := fmt.Sprintf("| "+table.row+" | −%.0f%% to +%.0f%% |\n", len(table.runs), -100*table.low, 100*table.high)
 		if !strings.Contains(string(text), row) {

@@ -17,22 +17,19 @@ import (
 
 func mixed(t testing.TB) precision.Policy {
 	t.Helper()
-	p, err := precision.ParsePolicy("bf16")
-	must.Do(t, err)
+	p := must.Get(precision.ParsePolicy("bf16"))(t)
 	return p
 }
 
 func preset(t testing.TB, name string) cost.Model {
 	t.Helper()
-	m, err := cost.Preset(name)
-	must.Do(t, err)
+	m := must.Get(cost.Preset(name))(t)
 	return m
 }
 
 func estimate(t testing.TB, s Setup) Ledger {
 	t.Helper()
-	l, err := Estimate(s)
-	must.Do(t, err)
+	l := must.Get(Estimate(s))(t)
 	return l
 }
 
@@ -59,8 +56,7 @@ func TestShardFormulas(t *testing.T) {
 		s := Setup{Model: randomModel(r), Parallelism: Parallelism{Tensor: 1 << r.IntN(4)}}.withDefaults()
 		var total int64
 		for _, tensor := range s.local(device{0, s.Model.Layers, true, true}) {
-			n, err := s.vars().compute(tensor.elements)
-			must.Do(t, err)
+			n := must.Get(s.vars().compute(tensor.elements))(t)
 			if n.bytes != tensor.Size() {
 				t.Fatalf("%s of %+v over %d devices: the formula %s gives %d, the dimensions are %v", tensor.Name,
 					s.Model, s.Parallelism.Tensor, tensor.elements, n.bytes, tensor.Dims)
@@ -77,8 +73,7 @@ func TestShardFormulas(t *testing.T) {
 func TestOptimizerStates(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	for _, name := range optim.Names() {
-		optimizer, err := optim.Parse(name, 1e-3)
-		must.Do(t, err)
+		optimizer := must.Get(optim.Parse(name, 1e-3))(t)
 		for range 20 {
 			s := Setup{Model: randomModel(r), Optimizer: optimizer}
 			var tree params.Tree
@@ -99,8 +94,8 @@ func TestOptimizerStates(t *testing.T) {
 // Rajbhandari et al. 2020, figure 1 and §5: 7.5 billion parameters, 64 ranks, Adam in mixed precision.
 func TestStatesUnderZeRO(t *testing.T) {
 	for stage, want := range []int64{120e9, 30e9 + 90e9/64, 15e9 + 105e9/64, 120e9 / 64} {
-		l, err := OfParameters(7.5e9, Setup{Precision: mixed(t), Parallelism: Parallelism{Data: 64, ZeRO: stage}})
-		must.Do(t, err)
+		l := must.Get(OfParameters(7.5e9, Setup{Precision: mixed(t),
+			Parallelism: Parallelism{Data: 64, ZeRO: stage}}))(t)
 		if got := l.BytesPerDevice(); got != want {
 			t.Errorf("stage %d: %d bytes, want %d", stage, got, want)
 		}
@@ -261,8 +256,7 @@ func TestBadSetups(t *testing.T) {
 func TestAdvice(t *testing.T) {
 	s := Setup{Model: preset(t, "Llama 2 7B"), Precision: mixed(t), Batch: 2, Parallelism: Parallelism{Data: 8}}
 	before := estimate(t, s).BytesPerDevice()
-	changes, err := Advise(s, 80<<30)
-	must.Do(t, err)
+	changes := must.Get(Advise(s, 80<<30))(t)
 	if len(changes) < 8 {
 		t.Errorf("only %d changes", len(changes))
 	}

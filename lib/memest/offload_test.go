@@ -18,22 +18,19 @@ import (
 
 // With optimizer states and block inputs in host memory, a run's states are those of the estimate, to the byte.
 func TestEstimatesOfOffload(t *testing.T) {
-	policy, err := precision.ParsePolicy("bf16")
-	must.Do(t, err)
+	policy := must.Get(precision.ParsePolicy("bf16"))(t)
 	c := gpt.Config{Layers: 1, Width: 16, Heads: 2, Seq: 8, Vocab: 32}
 	recipe := train.Recipe{Model: c, Optimizer: optim.AdamW(1e-3), Precision: policy}
-	run, err := offload.New(t.Context(), devicetest.Open(t, 1), recipe,
-		offload.Options{Host: offload.Host{Update: true, Activations: true}})
-	must.Do(t, err)
+	run := must.Get(offload.New(t.Context(), devicetest.Open(t, 1), recipe,
+		offload.Options{Host: offload.Host{Update: true, Activations: true}}))(t)
 	defer run.Close()
 	tokens := tensors.FromFlatDataAndDimensions(make([]int32, 2*c.Seq), 2, c.Seq)
 	if _, err := run.Step(t.Context(), tokens, tokens); err != nil {
 		t.Fatal(err)
 	}
-	l, err := memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Batch: 2, Precision: policy,
+	l := must.Get(memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Batch: 2, Precision: policy,
 		Optimizer: recipe.Optimizer, Recompute: "block",
-		OffloadOptimizer: true, OffloadActivations: true})
-	must.Do(t, err)
+		OffloadOptimizer: true, OffloadActivations: true}))(t)
 	estimated := map[memest.Kind]int64{}
 	for _, it := range l.Stages[0].Items {
 		if kind := it.Kind; it.Host {

@@ -28,8 +28,7 @@ func TestKorthikantiTable2(t *testing.T) {
 			}
 			v := vars{"s": int64(k.Model.Context), "b": int64(k.Batch), "h": int64(k.Model.Width), "a": int64(heads),
 				"t": int64(tensor)}
-			want, err := v.compute(r.text("bytes"))
-			must.Do(t, err)
+			want := must.Get(v.compute(r.text("bytes")))(t)
 			if got := listed(t)(k.Layer()).Bytes(); got != want.bytes {
 				t.Fatalf("%s, %+v: %d bytes, want %d", r.text("configuration"), k, got, want.bytes)
 			}

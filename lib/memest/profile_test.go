@@ -142,8 +142,7 @@ func recomputed(t testing.TB, it Item) int64 {
 		}
 		v[name] = n
 	}
-	one, err := v.compute(it.Formula)
-	must.Do(t, err)
+	one := must.Get(v.compute(it.Formula))(t)
 	return it.Count * one.bytes
 }
 

@@ -14,10 +14,9 @@ import (
 )
 
 func TestParam(t *testing.T) {
-	text, err := EncodeParams(map[string]string{
+	text := must.Get(EncodeParams(map[string]string{
 		"devices": "16", "rate": "1e-3", "name": "mesh", "fast": "true", "limit": "1m30s", "empty": "", "huge": "1e999",
-	})
-	must.Do(t, err)
+	}))(t)
 	t.Setenv(EnvParams, text)
 	lookup(t, "devices", 8, 16, "")
 	lookup(t, "rate", 0.5, 1e-3, "")

@@ -119,12 +119,10 @@ func TestKeepParameters(t *testing.T) {
 
 // A tensor that is only on a device is fetched, and stays where it is.
 func TestKeepDeviceTensor(t *testing.T) {
-	backend, err := compute.NewWithConfig("go")
-	must.Do(t, err)
+	backend := must.Get(compute.NewWithConfig("go"))(t)
 	defer backend.Finalize()
 	want := tensors.FromValue([]float32{1, 2, 3})
-	tensor, err := want.OnDeviceClone(backend, 0)
-	must.Do(t, err)
+	tensor := must.Get(want.OnDeviceClone(backend, 0))(t)
 	if tensor.HasLocal() {
 		t.Fatal("the tensor is not only on the device, so this test shows nothing")
 	}

@@ -41,8 +41,7 @@ func ways() (all []offload.Host) {
 
 func policy(t *testing.T, name string) precision.Policy {
 	t.Helper()
-	p, err := precision.ParsePolicy(name)
-	must.Do(t, err)
+	p := must.Get(precision.ParsePolicy(name))(t)
 	return p
 }
 
@@ -81,8 +80,7 @@ func TestWays(t *testing.T) {
 				must.Do(t, err)
 				for i := range steps {
 					in, out := batches(i)
-					m, err := run.Step(t.Context(), in, out)
-					must.Do(t, err)
+					m := must.Get(run.Step(t.Context(), in, out))(t)
 					if d := m.Loss/metrics[i].Loss - 1; !(math.Abs(d) < 1e-5) && r.Precision == (precision.Policy{}) {
 						t.Errorf("%+v: step %d: loss %g, want %g", h, i, m.Loss, metrics[i].Loss)
 					}
@@ -124,8 +122,7 @@ func TestMemory(t *testing.T) {
 		backend := devicetest.OpenOwn(t, 1)
 		r := trace.New()
 		recipe := train.Recipe{Model: m, Optimizer: momentum, Precision: policy(t, c.p)}
-		run, err := offload.New(t.Context(), backend, recipe, offload.Options{Host: c.h, Trace: r})
-		must.Do(t, err)
+		run := must.Get(offload.New(t.Context(), backend, recipe, offload.Options{Host: c.h, Trace: r}))(t)
 		now, device, peak := map[string]int64{}, int64(0), int64(0)
 		count := func() {
 			now, device, peak = map[string]int64{}, 0, 0
@@ -180,9 +177,8 @@ func TestAheadOfTheLink(t *testing.T) {
 		r := trace.New()
 		h := offload.Host{Activations: true, Prefetch: prefetch}
 		recipe := train.Recipe{Model: toy.Layers(5, false), Optimizer: optim.SGD(0.1)}
-		run, err := offload.New(t.Context(), devicetest.One(), recipe,
-			offload.Options{Host: h, Bandwidth: 1e-9, Trace: r})
-		must.Do(t, err)
+		run := must.Get(offload.New(t.Context(), devicetest.One(), recipe,
+			offload.Options{Host: h, Bandwidth: 1e-9, Trace: r}))(t)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		failed := make(chan error)
@@ -212,12 +208,10 @@ func TestAheadOfTheLink(t *testing.T) {
 func TestTrace(t *testing.T) {
 	r := trace.New()
 	recipe := train.Recipe{Model: toy.Layers(2, false), Optimizer: momentum}
-	run, err := offload.New(t.Context(), devicetest.One(), recipe,
-		offload.Options{Host: offload.Host{Update: true, Activations: true}, Trace: r})
-	must.Do(t, err)
+	run := must.Get(offload.New(t.Context(), devicetest.One(), recipe,
+		offload.Options{Host: offload.Host{Update: true, Activations: true}, Trace: r}))(t)
 	in, out := toy.Batch(0, 4)
-	_, err = run.Step(t.Context(), in, out)
-	must.Do(t, err)
+	_ = must.Get(run.Step(t.Context(), in, out))(t)
 	must.Do(t, run.Close())
 	spans := map[string][]string{}
 	for _, s := range r.Spans() {
@@ -248,8 +242,8 @@ func TestPlan(t *testing.T) {
 			"1FETCH_STATE 0FETCH_F0 1R0 1B0 1U0 1STORE_STATE WAIT_2STORE_STATE 0FETCH_STATE 0R0 0B0 0U0 0STORE_STATE " +
 			"WAIT_1STORE_STATE",
 	} {
-		p, err := offload.Options{Host: offload.Host{Optimizer: true, Activations: true, Prefetch: ahead}}.Plan(recipe)
-		must.Do(t, err)
+		p := must.Get(offload.Options{Host: offload.Host{Optimizer: true, Activations: true,
+			Prefetch: ahead}}.Plan(recipe))(t)
 		var got []string
 		for _, op := range p.Ranks[0] {
 			got = append(got, p.Text(op))

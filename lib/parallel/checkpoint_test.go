@@ -43,8 +43,7 @@ func rules() optim.Optimizer {
 // previous checkpoint, saves the same bits again, and trains like an uninterrupted run on one device. Shards are
 // padded. In half types the state has master weights and the numbers of loss scaling.
 func TestCheckpoints(t *testing.T) {
-	fp16, err := precision.ParsePolicy("fp16")
-	must.Do(t, err)
+	fp16 := must.Get(precision.ParsePolicy("fp16"))(t)
 	zero3 := &parallel.Layout{Replicas: 8, ZeRO: 3}
 	for name, c := range map[string]struct {
 		recipe  train.Recipe

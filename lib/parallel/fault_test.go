@@ -58,8 +58,7 @@ func TestFaults(t *testing.T) {
 			{At: "last", Fault: traintest.Cancels, Victim: 1},
 		}},
 	} {
-		plan, err := parallel.NewPlan(form.recipe, form.layout)
-		must.Do(t, err)
+		plan := must.Get(parallel.NewPlan(form.recipe, form.layout))(t)
 		ranks := traintest.Ranks[train.Trainer]{Size: form.layout.Ranks(), Batches: form.batches,
 			Folder: t.TempDir(),
 			Join: func(ctx context.Context, g group.Group) (train.Trainer, error) {

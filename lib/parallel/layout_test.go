@@ -84,10 +84,8 @@ func TestStagesAlone(t *testing.T) {
 		for rank := range l.Ranks() {
 			var first map[memest.Kind]int64
 			for l.ZeRO = range 4 {
-				p, err := parallel.NewPlan(r, l)
-				must.Do(t, err)
-				kinds, err := p.Bytes(rank)
-				must.Do(t, err)
+				p := must.Get(parallel.NewPlan(r, l))(t)
+				kinds := must.Get(p.Bytes(rank))(t)
 				if first == nil {
 					first = kinds
 				}
@@ -186,8 +184,7 @@ func TestInvalidLayouts(t *testing.T) {
 func TestFits(t *testing.T) {
 	l := parallel.Layout{Replicas: 2, Pipe: 2, Data: 2, Microbatches: 2}
 	s := setup(small(4))
-	ledger, err := l.Estimate(s, 8)
-	must.Do(t, err)
+	ledger := must.Get(l.Estimate(s, 8))(t)
 	if len(ledger.Stages) != 2 {
 		t.Fatalf("%d stages, want 2", len(ledger.Stages))
 	}

@@ -189,9 +189,8 @@ func TestLayouts(t *testing.T) {
 				_, alone[of] = traintest.Alone(t, devices(), r, layoutSteps, texts(layoutRows))
 			}
 			want := alone[of]
-			run, err := parallel.New(context.Background(), devices(), sharing(r, f.Layout, f.placement), f.Layout,
-				parallel.Options{Staged: f.staged})
-			must.Do(t, err)
+			run := must.Get(parallel.New(context.Background(), devices(), sharing(r, f.Layout, f.placement), f.Layout,
+				parallel.Options{Staged: f.staged}))(t)
 			off := 0.0
 			for i, m := range steps(t, run, layoutSteps, texts(layoutRows)) {
 				off = max(off, math.Abs(m.Loss/want[i].Loss-1))
@@ -255,20 +254,16 @@ func TestAsynchronous(t *testing.T) {
 	r := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.5)}
 	l := parallel.Layout{Replicas: 2, Plan: order}
 	for _, apart := range []bool{false, true} {
-		ours, err := parallel.New(t.Context(), devices(), r, l, parallel.Options{Apart: apart})
-		must.Do(t, err)
-		theirs, err := pipeline.New(t.Context(), devices(), r,
-			pipeline.Options{Schedule: order, Replicas: 2, Fused: !apart})
-		must.Do(t, err)
+		ours := must.Get(parallel.New(t.Context(), devices(), r, l, parallel.Options{Apart: apart}))(t)
+		theirs := must.Get(pipeline.New(t.Context(), devices(), r,
+			pipeline.Options{Schedule: order, Replicas: 2, Fused: !apart}))(t)
 		steps(t, ours, until, toy.Batches(rows))
 		steps(t, theirs, until, toy.Batches(rows))
 		near(t, "an asynchronous schedule", paramsOf(t, ours), paramsOf(t, theirs), 0)
-		plan, err := parallel.NewPlan(r, l)
-		must.Do(t, err)
+		plan := must.Get(parallel.NewPlan(r, l))(t)
 		most := int64(0) // older versions of weights among it
 		for rank := range 4 {
-			own, err := plan.Bytes(rank)
-			must.Do(t, err)
+			own := must.Get(plan.Bytes(rank))(t)
 			most = max(most, own[memest.Parameters])
 		}
 		if got := ours.Memory()[memest.Parameters]; got != most {
@@ -290,8 +285,8 @@ func TestLink(t *testing.T) {
 	r, l := train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.5)}, parallel.Layout{Replicas: 2}
 	var all [2]traintest.Named
 	for i, latency := range []time.Duration{0, 20 * time.Millisecond} {
-		run, err := parallel.New(t.Context(), devices(), r, l, parallel.Options{Link: group.Link{Latency: latency}})
-		must.Do(t, err)
+		run := must.Get(parallel.New(t.Context(), devices(), r, l,
+			parallel.Options{Link: group.Link{Latency: latency}}))(t)
 		began := time.Now()
 		steps(t, run, 1, toy.Batches(8))
 		if took := time.Since(began); took < latency {

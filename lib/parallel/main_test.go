@@ -63,8 +63,7 @@ func sharing(r train.Recipe, l parallel.Layout, p sequence.Placement) train.Reci
 // start begins a run, which ends with the test.
 func start(t testing.TB, r train.Recipe, l parallel.Layout) train.Trainer {
 	t.Helper()
-	run, err := parallel.New(context.Background(), devices(), sharing(r, l, ""), l, parallel.Options{})
-	must.Do(t, err)
+	run := must.Get(parallel.New(context.Background(), devices(), sharing(r, l, ""), l, parallel.Options{}))(t)
 	t.Cleanup(func() {
 		if err := run.Close(); err != nil {
 			t.Error(err)
@@ -77,8 +76,7 @@ func start(t testing.TB, r train.Recipe, l parallel.Layout) train.Trainer {
 func steps(t testing.TB, run train.Trainer, to int, batches traintest.Batches) (all []train.Metrics) {
 	t.Helper()
 	for run.Steps() < to {
-		m, err := stepOn(run, batches)
-		must.Do(t, err)
+		m := must.Get(stepOn(run, batches))(t)
 		all = append(all, m)
 	}
 	return all
@@ -87,8 +85,7 @@ func steps(t testing.TB, run train.Trainer, to int, batches traintest.Batches) (
 // paramsOf are a run's parameters.
 func paramsOf(t testing.TB, run train.Trainer) traintest.Named {
 	t.Helper()
-	all, err := run.Params(context.Background())
-	must.Do(t, err)
+	all := must.Get(run.Params(context.Background()))(t)
 	return all
 }
 

@@ -24,8 +24,7 @@ func shardBytes(r train.Recipe, devices int) (sum int64) {
 // TestMemory compares what devices hold between steps, and before the first, with a count: each stage of ZeRO shards
 // what it says.
 func TestMemory(t *testing.T) {
-	mixed, err := precision.ParsePolicy("bf16")
-	must.Do(t, err)
+	mixed := must.Get(precision.ParsePolicy("bf16"))(t)
 	r := train.Recipe{Model: small(1), Optimizer: optim.AdamW(1e-2)}
 	half := r
 	half.Precision = mixed
@@ -43,8 +42,7 @@ func TestMemory(t *testing.T) {
 		{r, parallel.Layout{Replicas: 2, Pipe: 2, Tensor: 2, TensorSequence: true}, 0},
 		{half, parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}, 0},
 	} {
-		p, err := parallel.NewPlan(sharing(c.recipe, c.layout, ""), c.layout)
-		must.Do(t, err)
+		p := must.Get(parallel.NewPlan(sharing(c.recipe, c.layout, ""), c.layout))(t)
 		runtime.GC() // numbers that programs were given wait for it
 		before := devices().Live()
 		run := start(t, c.recipe, c.layout)
@@ -53,8 +51,7 @@ func TestMemory(t *testing.T) {
 			for device, live := range devices().Live() {
 				var want int64
 				if device < c.layout.Devices() {
-					kinds, err := p.Bytes(device / c.layout.PerRank())
-					must.Do(t, err)
+					kinds := must.Get(p.Bytes(device / c.layout.PerRank()))(t)
 					want = kinds[memest.Parameters] + kinds[memest.Master] + kinds[memest.Optimizer]
 					if step > 0 && c.layout.Pipe > 1 { // programs of several passes leave room for their sums
 						want += kinds[memest.Gradients]
@@ -82,10 +79,8 @@ func TestPeaks(t *testing.T) {
 	for zero := 1; zero <= 3; zero++ {
 		l := parallel.Layout{Data: 4, ZeRO: zero, Microbatches: 2}
 		peaks = append(peaks, peak(t, r, l))
-		p, err := parallel.NewPlan(r, l)
-		must.Do(t, err)
-		kinds, err := p.Bytes(0)
-		must.Do(t, err)
+		p := must.Get(parallel.NewPlan(r, l))(t)
+		kinds := must.Get(p.Bytes(0))(t)
 		planned = append(planned, kinds[memest.Parameters]+kinds[memest.Gradients])
 	}
 	t.Logf("at most %d bytes, of which parameters and gradients %d", peaks, planned)
@@ -99,11 +94,9 @@ func TestPeaks(t *testing.T) {
 // peak trains in a layout on devices of its own.
 func peak(t *testing.T, r train.Recipe, l parallel.Layout) int64 {
 	t.Helper()
-	backend, err := xla.Open(xla.Devices(l.Devices()), xla.Plugin("cpu"))
-	must.Do(t, err)
+	backend := must.Get(xla.Open(xla.Devices(l.Devices()), xla.Plugin("cpu")))(t)
 	defer backend.Close()
-	run, err := parallel.New(t.Context(), backend, r, l, parallel.Options{})
-	must.Do(t, err)
+	run := must.Get(parallel.New(t.Context(), backend, r, l, parallel.Options{}))(t)
 	defer run.Close()
 	steps(t, run, 2, texts(8))
 	return backend.PeakBytes()[0]
@@ -117,8 +110,7 @@ func peak(t *testing.T, r train.Recipe, l parallel.Layout) int64 {
 func TestEstimatedStates(t *testing.T) {
 	c := small(2)
 	c.Vocab = 16
-	mixed, err := precision.ParsePolicy("bf16")
-	must.Do(t, err)
+	mixed := must.Get(precision.ParsePolicy("bf16"))(t)
 	states := []memest.Kind{memest.Parameters, memest.Master, memest.Optimizer}
 	for _, s := range shapesOf(deviceCount) {
 		for zero := range 4 {
@@ -129,14 +121,12 @@ func TestEstimatedStates(t *testing.T) {
 			for _, policy := range []precision.Policy{{}, mixed} {
 				of := setup(c)
 				of.Optimizer, of.Precision = optim.AdamW(1e-2), policy
-				ledger, err := l.Estimate(of, layoutRows)
-				must.Do(t, err)
-				p, err := parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: of.Optimizer, Precision: policy},
-					l, ""), l)
-				must.Do(t, err)
+				ledger := must.Get(l.Estimate(of, layoutRows))(t)
+				p := must.Get(parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: of.Optimizer,
+					Precision: policy},
+					l, ""), l))(t)
 				for rank, stage := range ledger.Stages {
-					kinds, err := p.Bytes(rank)
-					must.Do(t, err)
+					kinds := must.Get(p.Bytes(rank))(t)
 					var sum, said int64
 					for _, kind := range states {
 						sum, said = sum+kinds[kind], said+stage.Of(kind)

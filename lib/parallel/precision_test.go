@@ -49,8 +49,7 @@ func TestPrecision(t *testing.T) {
 		{"bf16", 0.008, parallel.Layout{Ring: 2, RingRanks: true, Replicas: 2, ZeRO: 3}},
 		{"fp16", 0.002, parallel.Layout{Ring: 2, RingRanks: true, Ulysses: 2, ZeRO: 1}},
 	} {
-		policy, err := precision.ParsePolicy(c.policy)
-		must.Do(t, err)
+		policy := must.Get(precision.ParsePolicy(c.policy))(t)
 		overflows := c.policy == "fp16"
 		if overflows {
 			policy.Scaling.Initial, policy.Scaling.Backoff = 0x1p26, 0x1p-16
@@ -108,8 +107,7 @@ func TestRules(t *testing.T) {
 		{"lamb", 1e-2, parallel.Layout{Pipe: 2, Tensor: 2}},
 		{"adam8bit", 1e-2, parallel.Layout{Pipe: 2, Data: 2, ZeRO: 2}},
 	} {
-		rule, err := optim.Parse(c.rule, c.lr)
-		must.Do(t, err)
+		rule := must.Get(optim.Parse(c.rule, c.lr))(t)
 		model := small(1)
 		if c.rule == "adam8bit" {
 			model.Width = 32 // large enough for blocks of 8-bit states
@@ -132,8 +130,7 @@ func TestRules(t *testing.T) {
 // TestRulesRefused has optimizers that cannot work on what devices have be errors of the plan, before anything runs.
 func TestRulesRefused(t *testing.T) {
 	both := parallel.Layout{Data: 2, Tensor: 2, ZeRO: 1}
-	rounding, err := precision.ParsePolicy("bf16-pure")
-	must.Do(t, err)
+	rounding := must.Get(precision.ParsePolicy("bf16-pure"))(t)
 	rounding.StochasticUpdate = true
 	const sums = "engine: the optimizer sums over the elements of tok (Float32)[11, 32], which both tensor parallelism " +
 		"and ZeRO shard: choose one of the two, or an optimizer that does not"

@@ -59,10 +59,8 @@ func TestTraffic(t *testing.T) {
 			if _, err := run.Step(t.Context(), x, x); err != nil {
 				t.Fatal(err)
 			}
-			got, err := run.Traffic()
-			must.Do(t, err)
-			want, err := l.Traffic(setup(c.Config), rows)
-			must.Do(t, err)
+			got := must.Get(run.Traffic())(t)
+			want := must.Get(l.Traffic(setup(c.Config), rows))(t)
 			for name := range want {
 				if _, ok := got[name]; !ok {
 					got[name] = 0

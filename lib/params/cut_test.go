@@ -98,8 +98,7 @@ func checkStack[T int8 | int32 | float64](t *testing.T, cut *params.Cut, dims []
 			want = append(want, element(place))
 		}
 	})
-	stacked, err := cut.Stack(whole)
-	must.Do(t, err)
+	stacked := must.Get(cut.Stack(whole))(t)
 	if !slices.Equal(stacked.Shape().Dimensions, stackedDims) ||
 		!slices.Equal(tensors.MustCopyFlatData[T](stacked), want) {
 		t.Errorf("%+v of %v: stacked %s, want %v", cut, flat, stacked, want)
@@ -115,8 +114,7 @@ func checkStack[T int8 | int32 | float64](t *testing.T, cut *params.Cut, dims []
 			place++
 		})
 	})
-	joined, err := cut.Join(stacked, dims[cut.Axis])
-	must.Do(t, err)
+	joined := must.Get(cut.Join(stacked, dims[cut.Axis]))(t)
 	if !joined.Shape().Equal(whole.Shape()) || !slices.Equal(tensors.MustCopyFlatData[T](joined), flat) {
 		t.Errorf("%+v of %v: joined %s", cut, flat, joined)
 	}

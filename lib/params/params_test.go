@@ -97,8 +97,7 @@ func TestValidate(t *testing.T) {
 // From ordered to named and back is the identity, and a part of the tree selects its values.
 func TestZipAndList(t *testing.T) {
 	values := []int{10, 11, 12, 13, 14}
-	named, err := params.Zip(tree, values)
-	must.Do(t, err)
+	named := must.Get(params.Zip(tree, values))(t)
 	if back, err := named.List(tree); err != nil || !slices.Equal(back, values) {
 		t.Errorf("List(Zip(%v)) = %v, %v", values, back, err)
 	}
@@ -133,8 +132,7 @@ func TestZipAndList(t *testing.T) {
 }
 
 func TestCheckAndZeros(t *testing.T) {
-	zeros, err := params.Zeros(tree)
-	must.Do(t, err)
+	zeros := must.Get(params.Zeros(tree))(t)
 	if err := params.Check(tree, zeros); err != nil {
 		t.Error(err)
 	}

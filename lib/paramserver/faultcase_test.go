@@ -44,8 +44,7 @@ var (
 func toyEngine(t *testing.T, form string) *paramserver.Programs {
 	t.Helper()
 	if toyEngines[form] == nil {
-		e, err := paramserver.NewPrograms(threeDevices(), toyRecipe, toyForms[form])
-		must.Do(t, err)
+		e := must.Get(paramserver.NewPrograms(threeDevices(), toyRecipe, toyForms[form]))(t)
 		toyEngines[form] = e
 	}
 	return toyEngines[form]

@@ -75,8 +75,7 @@ func learned(losses []float64) bool {
 
 func newEngine(t *testing.T, backend *xla.Backend, r train.Recipe, o paramserver.Options) *paramserver.Programs {
 	t.Helper()
-	e, err := paramserver.NewPrograms(backend, r, o)
-	must.Do(t, err)
+	e := must.Get(paramserver.NewPrograms(backend, r, o))(t)
 	t.Cleanup(e.Close)
 	return e
 }

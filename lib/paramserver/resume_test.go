@@ -84,8 +84,7 @@ func stateOf(t *testing.T, dir string, r train.Recipe, step int) []*tensors.Tens
 	if c.Step != step {
 		t.Errorf("the last checkpoint is of step %d, want %d", c.Step, step)
 	}
-	state, err := r.Read(t.Context(), c)
-	must.Do(t, err)
+	state := must.Get(r.Read(t.Context(), c))(t)
 	return state
 }
 
@@ -164,8 +163,7 @@ func TestExchange(t *testing.T) {
 	}
 	must.Do(t, run.Load(t.Context(), traintest.Last(t, dir)))
 	want := stateOf(t, dir, toyRecipe, 4)
-	got, err := run.State(0)
-	must.Do(t, err)
+	got := must.Get(run.State(0))(t)
 	mustEqual(t, "one device", got, want)
 	train(1)
 	stateOf(t, dir, toyRecipe, 5)
@@ -176,10 +174,8 @@ func TestRefusedCheckpoints(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must.Do(t, os.WriteFile(file, nil, 0o600))
 	other := train.Recipe{Model: toyRecipe.Model, Optimizer: optim.SGD(0.1)}
-	state, err := other.Initial()
-	must.Do(t, err)
-	path, err := other.Save(t.Context(), t.TempDir(), state, nil, 1)
-	must.Do(t, err)
+	state := must.Get(other.Initial())(t)
+	path := must.Get(other.Save(t.Context(), t.TempDir(), state, nil, 1))(t)
 	const form = "servers"
 	e := toyEngine(t, form)
 	want := together(t, e, world, 3, toyRows(form, world))[0]

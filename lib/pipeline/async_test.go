@@ -61,10 +61,9 @@ func newSlope(t *testing.T, backend *xla.Backend) slope {
 	t.Helper()
 	model := free().Model
 	n := len(model.Params())
-	program, err := xla.CompilePortable(backend, func(in []*graph.Node) []*graph.Node {
+	program := must.Get(xla.CompilePortable(backend, func(in []*graph.Node) []*graph.Node {
 		return graph.Gradient(model.Loss(model.Params().Nodes(in[:n]), in[n], in[n+1]), in[:n]...)
-	})
-	must.Do(t, err)
+	}))(t)
 	t.Cleanup(program.Close)
 	return slope{t, program}
 }
@@ -104,8 +103,7 @@ func asynchronously(t *testing.T, gradient slope, kind pipeline.Kind, cut []int,
 	batches traintest.Batches) result {
 	t.Helper()
 	model, n := free().Model.(chain.Model), len(cut)
-	initial, err := model.Init()
-	must.Do(t, err)
+	initial := must.Get(model.Init())(t)
 	all, _ := model.Owners()
 	h := &history{}
 	block := 0
@@ -184,8 +182,7 @@ func TestAsynchronous(t *testing.T) {
 			if run.Steps() != steps {
 				t.Errorf("%s: %d steps", name, run.Steps())
 			}
-			kept, err := s.WeightVersions()
-			must.Do(t, err)
+			kept := must.Get(s.WeightVersions())(t)
 			most, block := int64(0), 0
 			for r, n := range cut { // Memory is that of the rank that has most
 				own := int64(0)

@@ -110,13 +110,11 @@ func TestBubble(t *testing.T) {
 
 // TestSimulateShares: a rank's share of the model in three parts, each of which takes a third.
 func TestSimulateShares(t *testing.T) {
-	s, err := pipeline.Interleaved(4, 8, 3)
-	must.Do(t, err)
+	s := must.Get(pipeline.Interleaved(4, 8, 3))(t)
 	slow := step.Costs{Link: func(int, int) float64 { return 2 }, Forward: []float64{1, 2, 3, 4}}
 	parts := step.Costs{Link: func(int, int) float64 { return 6 }, Forward: []float64{1, 1, 1, 2, 2, 2, 3, 3, 3, 4, 4,
 		4}}
-	shares, err := s.SimulateShares(slow)
-	must.Do(t, err)
+	shares := must.Get(s.SimulateShares(slow))(t)
 	if whole := simulated(t, s, parts); shares.StepTime != whole.StepTime/3 || shares.Makespan != whole.Makespan/3 ||
 		shares.Spans[5].End != whole.Spans[5].End/3 {
 		t.Errorf("step %v, makespan %v; want a third of %v and %v", shares.StepTime, shares.Makespan, whole.StepTime,

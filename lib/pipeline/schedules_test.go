@@ -42,8 +42,7 @@ func TestOneChunk(t *testing.T) {
 	for chunked, plain := range map[pipeline.Kind]pipeline.Kind{pipeline.KindInterleaved: pipeline.Kind1F1B,
 		pipeline.KindBreadthFirst: pipeline.KindGPipe, pipeline.KindLooped: pipeline.KindGPipe} {
 		sizes([]pipeline.Kind{chunked}, 5, 7, 1, func(kind pipeline.Kind, d, m, _ int, s *step.Plan, have bool) {
-			want, err := pipeline.NewSchedule(plain, d, m, 0)
-			must.Do(t, err)
+			want := must.Get(pipeline.NewSchedule(plain, d, m, 0))(t)
 			if want.Name = string(kind); !have || !reflect.DeepEqual(s, want) {
 				t.Errorf("%s, %d ranks, %d micro-batches: %v, want\n%v", kind, d, m, s, want)
 			}
@@ -122,8 +121,7 @@ func TestFigures(t *testing.T) {
 		{pipeline.KindZBH2, 0, "F0 F1 F2 F3 F4 F5 F6 I0 W0 F7 I1 W1 I2 W2 I3 W3 I4 W4 I5 W5 I6 W6 I7 W7"},
 		{pipeline.KindZBH2, 3, "F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 F6 I6 W0 F7 I7 W1 W2 W3 W4 W5 W6 W7"},
 	} {
-		s, err := pipeline.NewSchedule(c.kind, 4, 8, 0)
-		must.Do(t, err)
+		s := must.Get(pipeline.NewSchedule(c.kind, 4, 8, 0))(t)
 		var got []string
 		for _, a := range s.Ranks[c.rank] {
 			if a.Kind != step.Update {
@@ -233,8 +231,7 @@ func TestVersions(t *testing.T) {
 		if !have {
 			return
 		}
-		versions, err := s.Versions()
-		must.Do(t, err)
+		versions := must.Get(s.Versions())(t)
 		for r, list := range s.Ranks {
 			for i, a := range list {
 				want := 0
@@ -263,8 +260,7 @@ func TestKeptVersions(t *testing.T) {
 		if !have {
 			return
 		}
-		kept, err := s.WeightVersions()
-		must.Do(t, err)
+		kept := must.Get(s.WeightVersions())(t)
 		for r := range d {
 			if got, want := len(kept[r]), len(s.On(r)); got != want {
 				t.Fatalf("%s: rank %d has versions of %d stages, want %d", kind, r, got, want)

@@ -98,8 +98,7 @@ func TestSearchFaster(t *testing.T) {
 		{"slow links", 1, step.Costs{Link: func(int, int) float64 { return 1 }}, 5, math.Inf(1)},
 		{"two chunks", 2, step.Costs{Forward: []float64{1, 3, 1, 1, 2, 1, 1, 1}}, 6, math.Inf(1)},
 	} {
-		s, err := pipeline.Search(4, 8, test.chunks, test.costs, test.memory)
-		must.Do(t, err)
+		s := must.Get(pipeline.Search(4, 8, test.chunks, test.costs, test.memory))(t)
 		got := simulated(t, s, test.costs).StepTime
 		if best, name := bestNamed(t, 4, 8, test.chunks, test.costs, test.memory); got >= best || got > test.most ||
 			s.Name != string(pipeline.KindSearch) {
@@ -115,8 +114,7 @@ func TestSearchOptimal(t *testing.T) {
 		chunks int
 		memory float64
 	}{{1, 7}, {2, 8}} { // 2d-1 micro-batches; d, of two halves each
-		s, err := pipeline.Search(4, 8, test.chunks, step.Equal(), test.memory)
-		must.Do(t, err)
+		s := must.Get(pipeline.Search(4, 8, test.chunks, step.Equal(), test.memory))(t)
 		if got := simulated(t, s, step.Equal()); got.Bubble != 0 {
 			t.Errorf("%d chunks, memory %v: bubble %v of %s", test.chunks, test.memory, got.Bubble, s.Name)
 		}

@@ -39,8 +39,7 @@ func deep(tied bool) train.Recipe {
 // scheduled builds a named schedule.
 func scheduled(t testing.TB, kind pipeline.Kind, ranks, microbatches int) *step.Plan {
 	t.Helper()
-	s, err := pipeline.NewSchedule(kind, ranks, microbatches, 0)
-	must.Do(t, err)
+	s := must.Get(pipeline.NewSchedule(kind, ranks, microbatches, 0))(t)
 	return s
 }
 
@@ -66,8 +65,7 @@ func (r *result) train(t testing.TB, run train.Trainer, to int, batches traintes
 	t.Helper()
 	for run.Steps() < to {
 		in, out := batches(run.Steps())
-		m, err := run.Step(context.Background(), in, out)
-		must.Do(t, err)
+		m := must.Get(run.Step(context.Background(), in, out))(t)
 		r.metrics = append(r.metrics, m)
 	}
 	var err error
@@ -208,8 +206,7 @@ func TestOrders(t *testing.T) {
 	costs := step.Costs{InputGrad: []float64{2}, WeightGrad: []float64{1.5},
 		Link: func(_, _ int) float64 { return 0.7 }}
 	for chunks := 1; chunks <= 2; chunks++ {
-		s, err := pipeline.Search(3, m, chunks, costs, 5)
-		must.Do(t, err)
+		s := must.Get(pipeline.Search(3, m, chunks, costs, 5))(t)
 		all = append(all, s)
 	}
 	for _, s := range all {
@@ -222,8 +219,7 @@ func TestOrders(t *testing.T) {
 // learn something else; how far is a share of the largest parameter.
 func TestStochasticRounding(t *testing.T) {
 	const steps, m, share = 3, 4, 0.008
-	policy, err := precision.ParsePolicy("bf16-pure")
-	must.Do(t, err)
+	policy := must.Get(precision.ParsePolicy("bf16-pure"))(t)
 	policy.StochasticUpdate = true
 	r := train.Recipe{Model: toy.Layers(3, true), Optimizer: optim.SGDOptimizer{LR: 0.1, Momentum: 0.9},
 		Precision: policy}
@@ -275,8 +271,7 @@ func TestTrace(t *testing.T) {
 		}
 		recorder := trace.New()
 		o := pipeline.Options{Schedule: scheduled(t, kind, 2, m), Replicas: replicas, Fused: true, Trace: recorder}
-		plan, err := o.Plan(r)
-		must.Do(t, err)
+		plan := must.Get(o.Plan(r))(t)
 		trained(t, backend, r, o, 1, toy.Batches(replicas*m*microRows))
 		for rank, list := range plan.Ranks {
 			var want, got []string

@@ -332,24 +332,19 @@ func TestAccumulate(t *testing.T) {
 }
 
 func TestMatmulOnMesh(t *testing.T) {
-	policy, err := precision.ParsePolicy("fp8")
-	must.Do(t, err)
+	policy := must.Get(precision.ParsePolicy("fp8"))(t)
 	step := func(x, w *node) *node {
 		in := precision.Cast(nodes{x.Checkpoint(), w}, policy.Compute)
 		y := policy.Matmul.Dot(in[0], []int{1}, nil, in[1], []int{0}, nil)
 		return graph.Gradient(graph.ReduceAllSum(graph.ConvertDType(graph.Square(y), dtypes.Float32)), x)[0]
 	}
-	mesh, err := devicetest.Open(t, 2).Mesh(xla.Axis("data", 2))
-	must.Do(t, err)
+	mesh := must.Get(devicetest.Open(t, 2).Mesh(xla.Axis("data", 2)))(t)
 	all := xla.Shard(0, "data")
-	p, err := xla.Compile(mesh, step, xla.In(all, xla.Replicated()).Gives(all))
-	must.Do(t, err)
+	p := must.Get(xla.Compile(mesh, step, xla.In(all, xla.Replicated()).Gives(all)))(t)
 	defer p.Close()
 	x, w := normal(4, 4, 8, 1), normal(5, 8, 3, 1)
-	out, err := p.Call(x, w)
-	must.Do(t, err)
-	joined, err := out[0].Merge()
-	must.Do(t, err)
+	out := must.Get(p.Call(x, w))(t)
+	joined := must.Get(out[0].Merge())(t)
 	want := run(t, devicetest.One(), func(in nodes) nodes { return nodes{step(in[0], in[2]), step(in[1], in[2])} },
 		x[:2], x[2:], w)
 	for i := range want { // each device scales by its own shard

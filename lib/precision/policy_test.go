@@ -30,8 +30,7 @@ func TestPolicies(t *testing.T) {
 		t.Errorf("policies are %v", precision.Names())
 	}
 	for name, bytes := range want {
-		p, err := precision.ParsePolicy(strings.ToUpper(name))
-		must.Do(t, err)
+		p := must.Get(precision.ParsePolicy(strings.ToUpper(name)))(t)
 		if err := p.Validate(); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -41,8 +40,7 @@ func TestPolicies(t *testing.T) {
 		if scales := strings.HasPrefix(name, "fp16"); scales != (p.Scaling == precision.Dynamic()) {
 			t.Errorf("%s has scaling %+v", name, p.Scaling)
 		}
-		text, err := json.Marshal(p)
-		must.Do(t, err)
+		text := must.Get(json.Marshal(p))(t)
 		var read precision.Policy
 		if err := json.Unmarshal(text, &read); err != nil || read != p {
 			t.Errorf("%s read from %s is %+v, %v", name, text, read, err)

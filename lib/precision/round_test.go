@@ -25,8 +25,7 @@ type (
 // run builds a graph function on a backend and runs it once on Go values.
 func run(t testing.TB, backend compute.Backend, f func(nodes) nodes, in ...any) []*tensors.Tensor {
 	t.Helper()
-	out, err := try(backend, f, in...)
-	must.Do(t, err)
+	out := must.Get(try(backend, f, in...))(t)
 	return out
 }
 

@@ -57,8 +57,7 @@ func TestScaling(t *testing.T) {
 			if c.name == "dynamic" {
 				backend = devicetest.One()
 			}
-			exec, err := graph.NewExec(backend, step(c.s))
-			must.Do(t, err)
+			exec := must.Get(graph.NewExec(backend, step(c.s)))(t)
 			defer exec.Finalize()
 			w, count := tensors.FromValue([]float32{5}), tensors.FromValue(float32(0))
 			states := c.s.Start()
@@ -69,8 +68,7 @@ func TestScaling(t *testing.T) {
 					args = append(args, s)
 				}
 				before := floats(w)[0]
-				out, err := exec.Call(args...)
-				must.Do(t, err)
+				out := must.Get(exec.Call(args...))(t)
 				w, count, states = out[0], out[1], out[3:]
 				after, gradient := floats(w)[0], floats(out[2])[0]
 				if c.taken[i] {
@@ -106,9 +104,8 @@ func TestFinite(t *testing.T) {
 	huge := float32(3e38) // whose sum would overflow
 	for _, dtype := range []dtypes.DType{dtypes.Float32, dtypes.BFloat16, dtypes.Float16} {
 		for name, backend := range backends() {
-			exec, err := graph.NewExec(backend,
-				func(a, b *node) *node { return precision.Finite(precision.Cast(nodes{a, b}, dtype)) })
-			must.Do(t, err)
+			exec := must.Get(graph.NewExec(backend,
+				func(a, b *node) *node { return precision.Finite(precision.Cast(nodes{a, b}, dtype)) }))(t)
 			for _, bad := range []float32{0, 1, huge, float32(math.Inf(1)), float32(math.Inf(-1)),
 				float32(math.NaN())} {
 				for at := range 5 {
@@ -118,8 +115,7 @@ func TestFinite(t *testing.T) {
 					} else {
 						b[at-3] = bad
 					}
-					out, err := exec.Call(a, b)
-					must.Do(t, err)
+					out := must.Get(exec.Call(a, b))(t)
 					want := bad == 0 || bad == 1 || bad == huge && dtype != dtypes.Float16
 					if got := out[0].Value(); got != want {
 						t.Errorf("%s, %s: with %g at %d finite is %v", name, dtype, bad, at, got)

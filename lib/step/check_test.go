@@ -43,8 +43,7 @@ func TestGood(t *testing.T) {
 		if err := p.Check(); err != nil {
 			t.Errorf("%v%v", p, err)
 		}
-		q, err := p.WithMessages()
-		must.Do(t, err)
+		q := must.Get(p.WithMessages())(t)
 		parsed(t, q.String())
 		if err := q.Check(); err != nil {
 			t.Errorf("%v%v", q, err)
@@ -180,8 +179,7 @@ func TestCheckErrors(t *testing.T) {
 		{two + "rank 0: 0F0 0SEND_F0 0RECV_B0 0B0 U0\nrank 1: 1RECV_F0 1F0 1B0 1SEND_B0 U0",
 			"unit 0 is on ranks 0, and along [data] rank 0"},
 	} {
-		s, err := Parse(c.text)
-		must.Do(t, err)
+		s := must.Get(Parse(c.text))(t)
 		if err := s.Check(); err == nil || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("%s\nis %v, want %q", c.text, err, c.want)
 		}
@@ -233,8 +231,7 @@ func TestAverageWaits(t *testing.T) {
 	p := parsed(t, "plan x blocks=1\naxis all size=2 groups=0-1\nranks 0-1: 0F0 0B0 0STORE_GRAD 0HOST_U0 "+
 		"0FETCH_PARAM AVERAGE")
 	must.Do(t, p.Check())
-	flow, err := p.Flow(0)
-	must.Do(t, err)
+	flow := must.Get(p.Flow(0))(t)
 	if want := []int{0, 1, 5, 5, 5, 6}; !slices.Equal(flow.Done, want) || !slices.Equal(flow.After[5], []int{4}) {
 		t.Errorf("done at %v, after %v: want %v, and the average after the fetch", flow.Done, flow.After, want)
 	}
@@ -246,8 +243,7 @@ func TestWaits(t *testing.T) {
 	waits := 0
 	for range 600 {
 		p := randomSchedule(random)
-		q, err := p.WithMessages()
-		must.Do(t, err)
+		q := must.Get(p.WithMessages())(t)
 		without := *q
 		without.Ranks = slices.Clone(q.Ranks)
 		for r, list := range q.Ranks {
@@ -270,8 +266,7 @@ func TestMessages(t *testing.T) {
 	random := rand.New(rand.NewPCG(17, 18))
 	for range 600 {
 		p := randomSchedule(random)
-		q, err := p.WithMessages()
-		must.Do(t, err)
+		q := must.Get(p.WithMessages())(t)
 		for r, list := range q.Ranks {
 			passes := slices.DeleteFunc(slices.Clone(list), func(op Op) bool { return !op.Kind.Pass() })
 			if !slices.Equal(passes, p.Ranks[r]) {
@@ -307,8 +302,7 @@ func firstUse(passes []Op, recv Op) int {
 
 func TestWithMessagesRefused(t *testing.T) {
 	p := parsed(t, small)
-	q, err := p.WithMessages()
-	must.Do(t, err)
+	q := must.Get(p.WithMessages())(t)
 	if _, err := q.WithMessages(); err == nil || !strings.Contains(err.Error(), "has messages already") {
 		t.Errorf("messages twice: %v", err)
 	}
@@ -364,8 +358,7 @@ func TestMemoryRandom(t *testing.T) {
 			t.Fatalf("%v%v", p, err)
 		}
 		for r, ops := range p.Ranks {
-			flow, err := p.Flow(r)
-			must.Do(t, err)
+			flow := must.Get(p.Flow(r))(t)
 			held := map[Value]int{}
 			for u := range flow.Resident {
 				held[Value{Held: Full, Unit: u}]++

@@ -197,7 +197,8 @@ func Example() {
 	sent := must.Value(p.Collectives())
 	fmt.Println(sent)
 
-	one := must.Value(graph.NewExec(mesh.Backend(), func(x, a, b *graph.Node) *graph.Node { return dot(relu(dot(x, a)), b) }))
+	one := must.Value(graph.NewExec(mesh.Backend(),
+		func(x, a, b *graph.Node) *graph.Node { return dot(relu(dot(x, a)), b) }))
 	z := must.Value(one.Call(inputX, firstA, secondB))
 	fmt.Println("one device: Z =", z[0].Value().([][][]float32)[0][0])
 	// Output:

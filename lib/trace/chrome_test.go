@@ -75,8 +75,7 @@ func TestChrome(t *testing.T) {
 		var file bytes.Buffer
 		must.Do(t, want.WriteChrome(&file))
 		checkChrome(t, file.Bytes())
-		got, err := trace.ReadChrome(&file)
-		must.Do(t, err)
+		got := must.Get(trace.ReadChrome(&file))(t)
 		if !sameTrace(got, want) {
 			t.Fatalf("read %+v\nwant %+v", got, want)
 		}

@@ -55,7 +55,7 @@ func TestWindows(t *testing.T) {
 			if window != "" { // cut short by the end
 				want = append(want, window)
 			}
-			p, err := trace.NewProfiler(s, func(w trace.Window) error {
+			p := must.Get(trace.NewProfiler(s, func(w trace.Window) error {
 				text := ""
 				for _, span := range w.Spans {
 					text += span.Name + " "
@@ -70,8 +70,7 @@ func TestWindows(t *testing.T) {
 				}
 				got = append(got, text)
 				return nil
-			})
-			must.Do(t, err)
+			}))(t)
 			for step := range steps {
 				end := p.Recorder().Start(0, trace.Compute, fmt.Sprint(step))
 				p.Recorder().Count(0, "step", int64(step))
@@ -100,8 +99,7 @@ func TestProfilerErrors(t *testing.T) {
 		t.Error("no error without a function")
 	}
 	full := errors.New("full")
-	p, err := trace.NewProfiler(trace.Schedule{Active: 2}, func(trace.Window) error { return full })
-	must.Do(t, err)
+	p := must.Get(trace.NewProfiler(trace.Schedule{Active: 2}, func(trace.Window) error { return full }))(t)
 	for step, want := range []error{nil, full, nil} {
 		if err := p.Step(); err != want {
 			t.Errorf("step %d: error %v, want %v", step, err, want)

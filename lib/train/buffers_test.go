@@ -40,8 +40,7 @@ func TestBuffers(t *testing.T) {
 				run := start(t, c.r)
 				before := state(t, run)
 				x, y := toy.Batch(0, 8)
-				m, err := run.Step(x, y)
-				must.Do(t, err)
+				m := must.Get(run.Step(x, y))(t)
 				after := state(t, run)
 				if !after[frozen].Equal(before[frozen]) {
 					t.Errorf("what is frozen is %s, it was %s", after[frozen], before[frozen])

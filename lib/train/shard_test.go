@@ -196,8 +196,7 @@ func nearLargest(a, b *tensors.Tensor, share float64) bool {
 // TestSharesRefused passes shards that do not fit.
 func TestSharesRefused(t *testing.T) {
 	r := train.Recipe{Model: line{[]float32{1, 2}}, Optimizer: optim.SGD(1)}
-	state, err := r.Initial()
-	must.Do(t, err)
+	state := must.Get(r.Initial())(t)
 	sum := func(x *graph.Node) *graph.Node { return x }
 	for name, s := range map[string]train.Shard{
 		"no places": {Counted: []bool{true}, Sum: sum},

@@ -58,10 +58,8 @@ func TestSharedEqualsOneDeviceOdd(t *testing.T) {
 	// The other runs continue from a checkpoint of one of them, since it has the full state. With the same layout every
 	// bit is the same.
 	saved, ctx := runs[1], context.Background()
-	path, err := saved.Save(ctx, t.TempDir(), nil, 1)
-	must.Do(t, err)
-	c, err := checkpoint.Open(path)
-	must.Do(t, err)
+	path := must.Get(saved.Save(ctx, t.TempDir(), nil, 1))(t)
+	c := must.Get(checkpoint.Open(path))(t)
 	want := trainTo(t, saved, odd, 23)
 	end := state(t, saved)
 	for i, run := range runs[:4] {

@@ -11,8 +11,7 @@ import (
 // No device has all logits, the activations of all tokens, or a score for each pair of tokens.
 func TestSharedMemory(t *testing.T) {
 	temporary := func(w way, c gpt.Config, batch int) int64 {
-		m, err := w.passes(t, c, batch, true).Memory()
-		must.Do(t, err)
+		m := must.Get(w.passes(t, c, batch, true).Memory())(t)
 		return m.Temporary
 	}
 	long := gpt.Config{Layers: 1, Width: 32, Heads: 4, Vocab: 64, Positions: gpt.Rotary, Flash: true}

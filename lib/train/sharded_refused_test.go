@@ -26,8 +26,7 @@ func (m mistaken) Shards(func(axis string) (int, error)) (params.Shards, error) 
 // What cannot be split is an error that names it, before anything is compiled.
 func TestSharedRefused(t *testing.T) {
 	mesh := func(axes ...xla.MeshAxis) *xla.Mesh {
-		m, err := eight().Mesh(axes...)
-		must.Do(t, err)
+		m := must.Get(eight().Mesh(axes...))(t)
 		return m
 	}
 	data, four := xla.Axis(train.Axis, 1), xla.Axis("tensor", 4)

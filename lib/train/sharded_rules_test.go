@@ -129,15 +129,13 @@ func TestSharedUpdates(t *testing.T) {
 				}
 				r := c.recipe
 				r.Model = m
-				run, err := ddp.NewSPMD(w.mesh(t), r)
-				must.Do(t, err)
+				run := must.Get(ddp.NewSPMD(w.mesh(t), r))(t)
 				defer run.Close()
 				skipped := 0
 				// 4·1024 times 64 overflows float16, times 1 it does not
 				for _, mean := range []float32{1, 4, 0.5} {
 					x := tensors.FromValue([][]float32{{mean}})
-					got, err := run.Step(x, x)
-					must.Do(t, err)
+					got := must.Get(run.Step(x, x))(t)
 					if got.Skipped {
 						skipped++
 					}

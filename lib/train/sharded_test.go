@@ -79,8 +79,7 @@ func (w way) mesh(t testing.TB) *xla.Mesh {
 			axes = append(axes, xla.Axis([]string{"ring", "ulysses", "tensor"}[i], size))
 		}
 	}
-	mesh, err := eight().Mesh(axes...)
-	must.Do(t, err)
+	mesh := must.Get(eight().Mesh(axes...))(t)
 	return mesh
 }
 
@@ -118,8 +117,7 @@ const rows = 4 // of a batch
 func trainTo(t testing.TB, run *train.Run, c gpt.Config, last int) (all []train.Metrics) {
 	t.Helper()
 	for run.Steps() < last {
-		m, err := run.Step(tokens(c, run.Steps()))
-		must.Do(t, err)
+		m := must.Get(run.Step(tokens(c, run.Steps())))(t)
 		all = append(all, m)
 	}
 	return all
@@ -178,8 +176,7 @@ func hold(t *testing.T, r train.Recipe, b bounds, ways ...way) (runs []*train.Ru
 				"largest of %s: want at most %+v", w, loss, norm, gradient, of, b)
 		}
 		here := state(t, run)
-		there, err := run.State(w.devices() - 1)
-		must.Do(t, err)
+		there := must.Get(run.State(w.devices() - 1))(t)
 		if r.Precision == (precision.Policy{}) && c.Recompute == "" && c.Dropout == 0 { // which theory leaves out
 			if got, want := report(t, run), w.step(t, c, rows, r.Clip > 0); !maps.Equal(got, want) {
 				t.Errorf("%v: a step moves %v, want %v", w, got, want)

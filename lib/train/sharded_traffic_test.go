@@ -82,8 +82,7 @@ func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffi
 		if backward { // in the place of the embedding's sum, there is that of the head
 			passes, heads = 2, 1
 		}
-		cuts, err := w.model(c).Config.Rules().Cuts(c.Params(), n)
-		must.Do(t, err)
+		cuts := must.Get(w.model(c).Config.Rules().Cuts(c.Params(), n))(t)
 		biases, whole := 1, 0 // whole: bytes of parameters that no rule cuts
 		if c.NoBias {
 			biases = 0
@@ -152,8 +151,7 @@ func (w way) step(t testing.TB, c gpt.Config, batch int, clips bool) traffic {
 		of.add(xla.AllReduce, 1, 4)
 	}
 	if n := max(1, w.data) * max(1, w.ring) * max(1, w.ulysses); n > 1 {
-		shards, err := w.model(c).Shards(w.mesh(t).AxisSize)
-		must.Do(t, err)
+		shards := must.Get(w.model(c).Shards(w.mesh(t).AxisSize))(t)
 		bytes := 4 // the loss
 		for i, s := range c.Params() {
 			var cut *params.Cut
@@ -169,8 +167,7 @@ func (w way) step(t testing.TB, c gpt.Config, batch int, clips bool) traffic {
 
 func report(t testing.TB, of interface{ Collectives() (xla.Report, error) }) traffic {
 	t.Helper()
-	r, err := of.Collectives()
-	must.Do(t, err)
+	r := must.Get(of.Collectives())(t)
 	found := traffic{}
 	for _, m := range r {
 		found[m.Kind] = m

@@ -29,18 +29,15 @@ var tiny = gpt.Config{Layers: 1, Width: 16, Heads: 2, Seq: 8, Vocab: 128}
 
 func policy(t *testing.T, name string) precision.Policy {
 	t.Helper()
-	p, err := precision.ParsePolicy(name)
-	must.Do(t, err)
+	p := must.Get(precision.ParsePolicy(name))(t)
 	return p
 }
 
 // start begins a run on one device.
 func start(t *testing.T, r train.Recipe) *train.Run {
 	t.Helper()
-	mesh, err := devicetest.One().Mesh(xla.Axis(train.Axis, 1))
-	must.Do(t, err)
-	run, err := train.New(mesh, r)
-	must.Do(t, err)
+	mesh := must.Get(devicetest.One().Mesh(xla.Axis(train.Axis, 1)))(t)
+	run := must.Get(train.New(mesh, r))(t)
 	t.Cleanup(func() { run.Close() })
 	return run
 }
@@ -48,8 +45,7 @@ func start(t *testing.T, r train.Recipe) *train.Run {
 // steps trains on the reference text up to a step and returns the losses.
 func steps(t *testing.T, run *train.Run, c gpt.Config, batch, to int) []float64 {
 	t.Helper()
-	batches, err := gpt.Reference().Batches(c, batch)
-	must.Do(t, err)
+	batches := must.Get(gpt.Reference().Batches(c, batch))(t)
 	return stepsOn(t, run, batches.Step, to)
 }
 
@@ -68,8 +64,7 @@ func stepsOn(t *testing.T, run *train.Run, batch func(step int) (inputs, targets
 
 func state(t *testing.T, run *train.Run) []*tensors.Tensor {
 	t.Helper()
-	values, err := run.State(0)
-	must.Do(t, err)
+	values := must.Get(run.State(0))(t)
 	return values
 }
 
@@ -158,8 +153,7 @@ func TestOverflowIsSkipped(t *testing.T) {
 	y := tensors.FromValue([][]float32{{0, 0}})
 	one := func(run *train.Run, x0, x1 float32) train.Metrics {
 		t.Helper()
-		m, err := run.Step(tensors.FromValue([][]float32{{x0, x1}}), y)
-		must.Do(t, err)
+		m := must.Get(run.Step(tensors.FromValue([][]float32{{x0, x1}}), y))(t)
 		return m
 	}
 	tree := recipe.State()
@@ -220,8 +214,7 @@ func TestSmallUpdates(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		values, err := run.Params(0)
-		must.Do(t, err)
+		values := must.Get(run.Params(0))(t)
 		sum := 0.0
 		switch p.Params {
 		case dtypes.Float32:
@@ -229,12 +222,10 @@ func TestSmallUpdates(t *testing.T) {
 				sum += float64(v)
 			}
 		default:
-			run, err := run.Probe(func(p params.Nodes, _ []*graph.Node) []*graph.Node {
+			run := must.Get(run.Probe(func(p params.Nodes, _ []*graph.Node) []*graph.Node {
 				return []*graph.Node{graph.ReduceAllSum(graph.ConvertDType(p.Get("w"), dtypes.Float32))}
-			})
-			must.Do(t, err)
-			out, err := run.Call()
-			must.Do(t, err)
+			}))(t)
+			out := must.Get(run.Call())(t)
 			sum = float64(tensors.ToScalar[float32](out[0]))
 		}
 		return sum / 256
@@ -271,8 +262,7 @@ func TestResume(t *testing.T) {
 	// which compiles faster
 	mostlyAdam := optim.Grouped(optim.AdamW(1e-2), optim.Group{Has: optim.Named("tok"),
 		Optimizer: optim.Adafactor(1e-2)})
-	text, err := gpt.Reference().Batches(tiny, 3)
-	must.Do(t, err)
+	text := must.Get(gpt.Reference().Batches(tiny, 3))(t)
 	for name, c := range map[string]struct {
 		recipe train.Recipe
 		batch  func(step int) (inputs, targets *tensors.Tensor, err error)
@@ -289,11 +279,9 @@ func TestResume(t *testing.T) {
 			run := start(t, c.recipe)
 			to := func(step int) []float64 { return stepsOn(t, run, c.batch, step) }
 			to(3)
-			path, err := run.Save(context.Background(), t.TempDir(), "settings", 1)
-			must.Do(t, err)
+			path := must.Get(run.Save(context.Background(), t.TempDir(), "settings", 1))(t)
 			want, end := to(6), state(t, run)
-			saved, err := checkpoint.Open(path)
-			must.Do(t, err)
+			saved := must.Get(checkpoint.Open(path))(t)
 			must.Do(t, run.Load(context.Background(), saved))
 			if got := to(6); !slices.Equal(got, want) {
 				t.Errorf("losses %v, without a stop %v", got, want)
@@ -317,10 +305,8 @@ func TestLoadErrors(t *testing.T) {
 	if _, err := run.Step(x, x); err != nil {
 		t.Fatal(err)
 	}
-	path, err := run.Save(ctx, t.TempDir(), nil, 0)
-	must.Do(t, err)
-	saved, err := checkpoint.Open(path)
-	must.Do(t, err)
+	path := must.Get(run.Save(ctx, t.TempDir(), nil, 0))(t)
+	saved := must.Get(checkpoint.Open(path))(t)
 	for name, c := range map[string]struct {
 		run  *train.Run
 		want string
@@ -380,10 +366,8 @@ func TestClip(t *testing.T) {
 }
 
 func TestRecipeErrors(t *testing.T) {
-	mesh, err := devicetest.One().Mesh(xla.Axis(train.Axis, 1))
-	must.Do(t, err)
-	other, err := devicetest.One().Mesh(xla.Axis("tensor", 1))
-	must.Do(t, err)
+	mesh := must.Get(devicetest.One().Mesh(xla.Axis(train.Axis, 1)))(t)
+	other := must.Get(devicetest.One().Mesh(xla.Axis("tensor", 1)))(t)
 	good := train.Recipe{Model: tiny, Optimizer: optim.AdamW(1e-3)}
 	change := func(f func(*train.Recipe)) train.Recipe { r := good; f(&r); return r }
 	for _, c := range []struct {

@@ -75,8 +75,7 @@ func TestExecutablesAreKept(t *testing.T) {
 	// A program that is compiled again replaces the file.
 	file := compiled.files[0]
 	stat := func() os.FileInfo {
-		open, err := os.Open(file) // and held open, so that its number is nobody else's
-		must.Do(t, err)
+		open := must.Get(os.Open(file))(t)
 		t.Cleanup(func() { open.Close() })
 		return must.Get(open.Stat())(t)
 	}

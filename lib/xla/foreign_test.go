@@ -306,7 +306,8 @@ func TestKernelIsRecomputed(t *testing.T) {
 	recomputed := func(in []*graph.Node) []*graph.Node { return recompute.Call(square, in...) }
 	for i, layer := range []func(in []*graph.Node) []*graph.Node{square, recomputed} {
 		calls(t, i+1, func() {
-			out := must.Get(devicetest.Call(gradient(layer), tensors.FromValue(x), tensors.FromValue([]float32{3, 1})))(t)
+			out := must.Get(devicetest.Call(gradient(layer), tensors.FromValue(x),
+				tensors.FromValue([]float32{3, 1})))(t)
 			same(t, fmt.Sprintf("recomputed %d times", i), out, []float32{loss}, want)
 		})
 	}

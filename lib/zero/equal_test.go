@@ -100,8 +100,7 @@ func TestModels(t *testing.T) {
 	}
 	sgd := optim.SGDOptimizer{LR: 0.1, Momentum: 0.9}
 	typed := func(name string) train.Recipe {
-		policy, err := precision.ParsePolicy(name)
-		must.Do(t, err)
+		policy := must.Get(precision.ParsePolicy(name))(t)
 		policy.StochasticUpdate = name == "bf16-pure"
 		if name == "fp16" { // one step is left out on one device as on several, whose gradients are sums, and so larger
 			policy.Scaling.Initial, policy.Scaling.Backoff = 0x1p24, 0x1p-14

@@ -29,8 +29,7 @@ func (f form) start(t testing.TB, backend *xla.Backend, r train.Recipe) train.Tr
 	if f.spmd {
 		begin = zero.NewSPMD
 	}
-	run, err := begin(context.Background(), backend, r, f.devices, f.Options)
-	must.Do(t, err)
+	run := must.Get(begin(context.Background(), backend, r, f.devices, f.Options))(t)
 	return run
 }
 

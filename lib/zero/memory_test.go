@@ -93,8 +93,7 @@ func TestDepth(t *testing.T) {
 func TestCompilersOwn(t *testing.T) {
 	const world, width, steps = 4, 8, 4
 	backend := devicetest.Open(t, 8)
-	mesh, err := backend.Mesh(xla.Axis(train.Axis, world))
-	must.Do(t, err)
+	mesh := must.Get(backend.Mesh(xla.Axis(train.Axis, world)))(t)
 	recipe := train.Recipe{Model: deep(3, width), Optimizer: optim.AdamW(1e-2)}
 	batches := func(step int) (*tensors.Tensor, *tensors.Tensor) {
 		flat := make([]float32, world*width)
@@ -106,8 +105,7 @@ func TestCompilersOwn(t *testing.T) {
 	}
 	one, _ := traintest.Alone(t, backend, recipe, steps, batches)
 	for _, stage := range []int{1, 3} {
-		run, err := zero.NewAuto(mesh, recipe, stage)
-		must.Do(t, err)
+		run := must.Get(zero.NewAuto(mesh, recipe, stage))(t)
 		defer run.Close()
 		for i := range steps {
 			x, y := batches(i)
@@ -115,8 +113,7 @@ func TestCompilersOwn(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		list, err := run.Params(0)
-		must.Do(t, err)
+		list := must.Get(run.Params(0))(t)
 		got := traintest.Named{}
 		for i, s := range recipe.Model.Params() {
 			got[s.Name] = list[i]
@@ -124,12 +121,10 @@ func TestCompilersOwn(t *testing.T) {
 		if off := traintest.Apart(t, one, got); !(off <= 4) {
 			t.Errorf("stage %d: %g units from one device", stage, off)
 		}
-		total, err := run.Probe(func(p params.Nodes, _ []*graph.Node) []*graph.Node {
+		total := must.Get(run.Probe(func(p params.Nodes, _ []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.ReduceAllSum(p.Get("h0.w"))}
-		})
-		must.Do(t, err)
-		sum, err := total.Call()
-		must.Do(t, err)
+		}))(t)
+		sum := must.Get(total.Call())(t)
 		want := float32(0)
 		for _, w := range tensors.MustCopyFlatData[float32](got["h0.w"]) {
 			want += w
@@ -143,8 +138,7 @@ func TestCompilersOwn(t *testing.T) {
 			held["optimizer"] != 2*params/world {
 			t.Errorf("stage %d: a device holds %v of %d bytes of parameters", stage, held, params)
 		}
-		report, err := run.Collectives()
-		must.Do(t, err)
+		report := must.Get(run.Collectives())(t)
 		if len(report) == 0 {
 			t.Errorf("stage %d: the compiler made no collectives", stage)
 		}

@@ -76,16 +76,11 @@ func TestPlan(t *testing.T) {
 			if o.Shards > 0 {
 				shards = o.Shards
 			}
-			want, err := o.Bytes(r, world)
-			must.Do(t, err)
-			p, err := o.Plan(r, world)
-			must.Do(t, err)
-			sizes, err := o.Sizes(r, world)
-			must.Do(t, err)
-			moved, err := p.Traffic(sizes)
-			must.Do(t, err)
-			held, err := p.Memory(sizes)
-			must.Do(t, err)
+			want := must.Get(o.Bytes(r, world))(t)
+			p := must.Get(o.Plan(r, world))(t)
+			sizes := must.Get(o.Sizes(r, world))(t)
+			moved := must.Get(p.Traffic(sizes))(t)
+			held := must.Get(p.Memory(sizes))(t)
 			padded := int64(0)
 			for _, s := range r.Model.Params() {
 				padded += int64((s.Size() + shards - 1) / shards * shards)

@@ -141,8 +141,7 @@ func checkGathered(t *testing.T, ahead int, got trace.Trace, rank int, compute [
 // gathersOf lists, of stage 3, how many passes come before the one that needs each gather.
 func gathersOf(t *testing.T, o zero.Options) (passes []int) {
 	t.Helper()
-	p, err := o.Plan(train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}, 2)
-	must.Do(t, err)
+	p := must.Get(o.Plan(train.Recipe{Model: toy.Model(false), Optimizer: optim.SGD(0.1)}, 2))(t)
 	for i, op := range p.Ranks[0] {
 		if op.Kind != step.Gather || o.Stage < 3 {
 			continue

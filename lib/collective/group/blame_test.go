@@ -58,8 +58,7 @@ func TestDeadlineInTheQueue(t *testing.T) {
 
 // Around a ring, whoever runs out of time first names the rank that all wait for in the end, and not its own neighbour.
 func TestBlameGoesDownTheLine(t *testing.T) {
-	ring, err := plan.New(plan.AllReduce, plan.Ring, 8)
-	must.Do(t, err)
+	ring := must.Get(plan.New(plan.AllReduce, plan.Ring, 8))(t)
 	f := failureOf(t, 8, 2, func(ctx context.Context, g group.Group) error {
 		if g.Rank() == 0 {
 			var cancel func()

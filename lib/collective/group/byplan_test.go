@@ -13,8 +13,7 @@ import (
 
 // TestByPlanRefused has no view where one of the operations lacks the algorithm.
 func TestByPlanRefused(t *testing.T) {
-	groups, err := New(4)
-	must.Do(t, err)
+	groups := must.Get(New(4))(t)
 	for way, want := range map[plan.Way]string{
 		ownPlan(t, 3, 3):       "group: plan: the plan is for 3 ranks, and there are 4",
 		ownPlan(t, 4, 8):       "group: the plan of all-gather has 8 chunks for 4 ranks",
@@ -50,8 +49,7 @@ func ownPlan(t *testing.T, ranks, chunks int) *plan.Plan {
 // TestOwnPlan has a view by a plan of one's own, of one kind of call, and a view of that: each sends by its plan.
 func TestOwnPlan(t *testing.T) {
 	const ranks = 3
-	ring, err := plan.New(plan.AllReduce, plan.Ring, ranks)
-	must.Do(t, err)
+	ring := must.Get(plan.New(plan.AllReduce, plan.Ring, ranks))(t)
 	if err := Run(t.Context(), ranks, func(ctx context.Context, g Group) error {
 		counted := Count(g)
 		view, err := ByPlan(counted, ownPlan(t, ranks, ranks))

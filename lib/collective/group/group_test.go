@@ -192,16 +192,12 @@ func TestRecorder(t *testing.T) {
 }
 
 func TestPlanErrors(t *testing.T) {
-	ring, err := plan.New(plan.AllReduce, plan.Ring, 2)
-	must.Do(t, err)
-	exchange, err := plan.New(plan.AllToAll, plan.OneShot, 2)
-	must.Do(t, err)
+	ring := must.Get(plan.New(plan.AllReduce, plan.Ring, 2))(t)
+	exchange := must.Get(plan.New(plan.AllToAll, plan.OneShot, 2))(t)
 	broken := &plan.Plan{Op: plan.Broadcast, Ranks: 2, Chunks: 1, Slots: 1, Rounds: 1,
 		Steps: [][]plan.Step{{{Action: plan.Send, Peer: 1, Slot: 5}}, nil}}
-	groups, err := New(2)
-	must.Do(t, err)
-	alone, err := New(1)
-	must.Do(t, err)
+	groups := must.Get(New(2))(t)
+	alone := must.Get(New(1))(t)
 	ctx, buf := context.Background(), make([]int32, 4)
 	for want, err := range map[string]error{
 		"no plan for 2 ranks":                 RunPlan(ctx, groups[0], nil, buf, Sum),

@@ -156,10 +156,8 @@ func TestSlowEndsWithItsContext(t *testing.T) {
 			return Send(ctx, g, []float32{1}, 0)
 		}, RecvCall(make([]float32, 1), 1)},
 	} {
-		groups, err := New(2)
-		must.Do(t, err)
-		slow, err := Slow(groups[1], Link{Latency: time.Hour})
-		must.Do(t, err)
+		groups := must.Get(New(2))(t)
+		slow := must.Get(Slow(groups[1], Link{Latency: time.Hour}))(t)
 		other := groups[0].Start(context.Background(), c.other)
 		ctx, cancel := context.WithCancel(context.Background())
 		time.AfterFunc(10*time.Millisecond, cancel)
@@ -178,15 +176,13 @@ func TestSlowEndsWithItsContext(t *testing.T) {
 }
 
 func TestSlowErrors(t *testing.T) {
-	groups, err := New(1)
-	must.Do(t, err)
+	groups := must.Get(New(1))(t)
 	for _, link := range []Link{{Latency: -1}, {Bandwidth: -1}, {Bandwidth: math.NaN()}, {Bandwidth: math.Inf(1)}} {
 		if g, err := Slow(groups[0], link); err == nil || g != nil {
 			t.Errorf("%+v: no error", link)
 		}
 	}
-	g, err := Slow(groups[0], Link{Latency: time.Nanosecond})
-	must.Do(t, err)
+	g := must.Get(Slow(groups[0], Link{Latency: time.Nanosecond}))(t)
 	if part, err := g.Split(t.Context(), -1, 0); part != nil || err != nil {
 		t.Errorf("a negative color gives the group %v and the error %v", part, err)
 	}

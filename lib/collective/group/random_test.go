@@ -57,8 +57,7 @@ func TestMutations(t *testing.T) {
 				continue // it sends some chunks twice, so that a message may be missing
 			}
 			for range 300 {
-				p, err := plan.New(op, algorithm, 2+rng.IntN(7))
-				must.Do(t, err)
+				p := must.Get(plan.New(op, algorithm, 2+rng.IntN(7)))(t)
 				rank := rng.IntN(p.Ranks)
 				if len(p.Steps[rank]) == 0 {
 					continue

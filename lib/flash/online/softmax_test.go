@@ -222,7 +222,8 @@ func TestMergePartials(t *testing.T) {
 
 // Output and Merge do not change their operands.
 func TestPartialsUnchanged(t *testing.T) {
-	a, b := must.Value(online.Attend([]float64{1, 1}, []float64{2, 4}, 1)), must.Value(online.Attend([]float64{9}, []float64{5}, 1))
+	a, b := must.Value(online.Attend([]float64{1, 1}, []float64{2, 4}, 1)),
+		must.Value(online.Attend([]float64{9}, []float64{5}, 1))
 	must.Value(a.Merge(b))
 	same(t, "output", a.Output(), []float64{3}, 0)
 	same(t, "a", flat(a), []float64{1, 2, 6}, 0)

@@ -152,17 +152,15 @@ func TestLossErrors(t *testing.T) {
 			return m.Loss(params.Nodes{"w": vector(g, 3)}, vector(g, 4, 3), nil)
 		}, "has a regularizer for this batch"},
 	} {
-		exec, err := graph.NewExec(backend, c.build)
-		must.Do(t, err)
+		exec := must.Get(graph.NewExec(backend, c.build))(t)
 		if _, err := exec.Call(); !matches(err, c.want) {
 			t.Errorf("%s: error %v, want %q", c.name, err, c.want)
 		}
 		exec.Finalize()
 	}
-	exec, err := model.NewExec(backend, newStore(), func(scope *model.Scope, x *graph.Node) *graph.Node {
+	exec := must.Get(model.NewExec(backend, newStore(), func(scope *model.Scope, x *graph.Node) *graph.Node {
 		return m.Loss(params.Nodes{"w": x}, graph.InsertAxes(x, 0), nil)
-	})
-	must.Do(t, err)
+	}))(t)
 	if _, err := exec.Call([]float32{1, 2, 3}); !matches(err, "belongs to a model.Exec") {
 		t.Errorf("in a model.Exec: error %v", err)
 	}
@@ -194,8 +192,7 @@ func TestWriteErrors(t *testing.T) {
 		}
 	}
 	// Write and Init copy.
-	zeros, err := params.Zeros(m.Params())
-	must.Do(t, err)
+	zeros := must.Get(params.Zeros(m.Params()))(t)
 	must.Do(t, m.Write(zeros))
 	for _, zero := range append(zeros, initial(t, m)...) {
 		zero.MustFinalizeAll()

@@ -47,8 +47,7 @@ const steps = 3
 func start(t *testing.T, backend *xla.Backend, m train.Model, l parallel.Layout) train.Trainer {
 	t.Helper()
 	recipe := train.Recipe{Model: m, Optimizer: optim.AdamW(1e-2), Clip: 1, Seed: 5}
-	run, err := parallel.New(context.Background(), backend, recipe, l, parallel.Options{})
-	must.Do(t, err)
+	run := must.Get(parallel.New(context.Background(), backend, recipe, l, parallel.Options{}))(t)
 	t.Cleanup(func() { run.Close() })
 	return run
 }
@@ -59,8 +58,7 @@ func finish(t *testing.T, run train.Trainer, batches traintest.Batches) (out res
 	ctx := context.Background()
 	for run.Steps() < steps {
 		x, y := batches(run.Steps())
-		m, err := run.Step(ctx, x, y)
-		must.Do(t, err)
+		m := must.Get(run.Step(ctx, x, y))(t)
 		out.metrics = append(out.metrics, m)
 	}
 	var err error
@@ -94,8 +92,7 @@ func compare(t *testing.T, want, got result) {
 // micro-batches as other layouts have replicas: so each normalizes the same examples, and has the same random numbers.
 func TestLayouts(t *testing.T) {
 	backend := devicetest.Open(t, 4)
-	parted, err := storemodel.NewChain(backend, newStore(), cnn(0.3), crossEntropy, pictures, labels)
-	must.Do(t, err)
+	parted := must.Get(storemodel.NewChain(backend, newStore(), cnn(0.3), crossEntropy, pictures, labels))(t)
 	for _, c := range []struct {
 		name    string
 		model   *storemodel.Model
@@ -123,11 +120,9 @@ func TestLayouts(t *testing.T) {
 // TestCheckpoint continues, in a pipeline, from a checkpoint of devices with a sharded state, including buffers.
 func TestCheckpoint(t *testing.T) {
 	ctx, backend, dir := context.Background(), devicetest.Open(t, 4), t.TempDir()
-	m, err := storemodel.NewChain(backend, newStore(), cnn(0.3), crossEntropy, pictures, labels)
-	must.Do(t, err)
+	m := must.Get(storemodel.NewChain(backend, newStore(), cnn(0.3), crossEntropy, pictures, labels))(t)
 	run := start(t, backend, m, parallel.Layout{Data: 2, ZeRO: 3})
-	_, err = run.Step(ctx, first(images(0)), second(images(0)))
-	must.Do(t, err)
+	_ = must.Get(run.Step(ctx, first(images(0)), second(images(0))))(t)
 	must.Do(t, run.Save(ctx, dir, nil, 1))
 	again := start(t, backend, m, parallel.Layout{Pipe: 2})
 	must.Do(t, again.Load(ctx, traintest.Last(t, dir)))
@@ -148,24 +143,18 @@ func TestBuffersOfAllRanks(t *testing.T) {
 			}
 		}
 	}
-	mesh, err := backend.Mesh(xla.Axis(train.Axis, 2))
-	must.Do(t, err)
-	one, err := ddp.NewSPMD(mesh, recipe)
-	must.Do(t, err)
+	mesh := must.Get(backend.Mesh(xla.Axis(train.Axis, 2)))(t)
+	one := must.Get(ddp.NewSPMD(mesh, recipe))(t)
 	defer one.Close()
-	_, err = one.Step(images(0))
-	must.Do(t, err)
+	_ = must.Get(one.Step(images(0)))(t)
 	var devices [2]traintest.Named
 	for i := range devices {
-		values, err := one.Params(i)
-		must.Do(t, err)
-		devices[i], err = params.Zip(m.Params(), values)
-		must.Do(t, err)
+		values := must.Get(one.Params(i))(t)
+		devices[i] = must.Get(params.Zip(m.Params(), values))(t)
 	}
 	same(t, devices[0], devices[1])
 
-	p, err := parallel.NewPlan(recipe, parallel.Layout{Replicas: 2})
-	must.Do(t, err)
+	p := must.Get(parallel.NewPlan(recipe, parallel.Layout{Replicas: 2}))(t)
 	var mu sync.Mutex
 	var ranks []traintest.Named
 	must.Do(t, group.Run(context.Background(), 2, func(ctx context.Context, g group.Group) error {
@@ -192,14 +181,11 @@ func TestAuto(t *testing.T) {
 	m := newModel(t, backend, newStore(), whole(cnn(0.3)), pictures, labels)
 	var losses [3][]float64
 	for n := 1; n <= 2; n++ {
-		mesh, err := backend.Mesh(xla.Axis(train.Axis, n))
-		must.Do(t, err)
-		run, err := ddp.NewAuto(mesh, train.Recipe{Model: m, Optimizer: optim.AdamW(1e-2)})
-		must.Do(t, err)
+		mesh := must.Get(backend.Mesh(xla.Axis(train.Axis, n)))(t)
+		run := must.Get(ddp.NewAuto(mesh, train.Recipe{Model: m, Optimizer: optim.AdamW(1e-2)}))(t)
 		defer run.Close()
 		for i := range steps {
-			m, err := run.Step(images(i))
-			must.Do(t, err)
+			m := must.Get(run.Step(images(i)))(t)
 			losses[n] = append(losses[n], m.Loss)
 		}
 	}

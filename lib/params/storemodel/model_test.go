@@ -26,7 +26,7 @@ const rate = 0.1
 func byGoMLX(t *testing.T, backend compute.Backend, store *model.Store, loss storemodel.Loss, names []string,
 	batches [][2]*tensors.Tensor) (steps [][]*tensors.Tensor) {
 	t.Helper()
-	exec, err := model.NewExec(backend, store, func(scope *model.Scope, in []*graph.Node) []*graph.Node {
+	exec := must.Get(model.NewExec(backend, store, func(scope *model.Scope, in []*graph.Node) []*graph.Node {
 		g := in[0].Graph()
 		scope.Store().SetTraining(g, true)
 		out := []*graph.Node{loss(scope, in[0], in[1])}
@@ -44,12 +44,10 @@ func byGoMLX(t *testing.T, backend compute.Backend, store *model.Store, loss sto
 			v.SetNodeValue(graph.Sub(nodes[i], graph.MulScalar(out[1+i], rate)))
 		}
 		return out
-	})
-	must.Do(t, err)
+	}))(t)
 	defer exec.Finalize()
 	for _, batch := range batches {
-		out, err := exec.Call(batch[0], batch[1])
-		must.Do(t, err)
+		out := must.Get(exec.Call(batch[0], batch[1]))(t)
 		steps = append(steps, out)
 	}
 	return steps
@@ -97,19 +95,17 @@ func TestEqualsGoMLX(t *testing.T) {
 			}
 			want := byGoMLX(t, c.backend, theirs, c.loss, c.names, batches)
 
-			exec, err := graph.NewExec(c.backend, func(in []*graph.Node) []*graph.Node {
+			exec := must.Get(graph.NewExec(c.backend, func(in []*graph.Node) []*graph.Node {
 				out := gradients(m)(in)
 				for i := range m.Params() {
 					out = append(out, graph.Sub(in[i], graph.MulScalar(out[1+i], rate)))
 				}
 				return out
-			})
-			must.Do(t, err)
+			}))(t)
 			defer exec.Finalize()
 			n, values := len(c.names), initial(t, m)
 			for step, batch := range batches {
-				out, err := exec.Call(append(slices.Clone(values), batch[0], batch[1]))
-				must.Do(t, err)
+				out := must.Get(exec.Call(append(slices.Clone(values), batch[0], batch[1])))(t)
 				for i, got := range out[:1+n] {
 					if !got.InDelta(want[step][i], bound) {
 						t.Errorf("step %d, output %d: %s, want %s", step, i, got, want[step][i])

@@ -86,16 +86,14 @@ func random(rng *rand.Rand, shape shapes.Shape) *tensors.Tensor {
 func newModel(t testing.TB, backend compute.Backend, store *model.Store, loss storemodel.Loss, inputs,
 	targets shapes.Shape) *storemodel.Model {
 	t.Helper()
-	m, err := storemodel.New(backend, store, loss, inputs, targets)
-	must.Do(t, err)
+	m := must.Get(storemodel.New(backend, store, loss, inputs, targets))(t)
 	return m
 }
 
 // initial returns a model's initial values.
 func initial(t testing.TB, m *storemodel.Model) []*tensors.Tensor {
 	t.Helper()
-	values, err := m.Init()
-	must.Do(t, err)
+	values := must.Get(m.Init())(t)
 	return values
 }
 
@@ -103,11 +101,9 @@ func initial(t testing.TB, m *storemodel.Model) []*tensors.Tensor {
 func run(t testing.TB, backend compute.Backend, fn func([]*graph.Node) []*graph.Node,
 	args ...*tensors.Tensor) []*tensors.Tensor {
 	t.Helper()
-	exec, err := graph.NewExec(backend, fn)
-	must.Do(t, err)
+	exec := must.Get(graph.NewExec(backend, fn))(t)
 	defer exec.Finalize()
-	out, err := exec.Call(args)
-	must.Do(t, err)
+	out := must.Get(exec.Call(args))(t)
 	return out
 }
 

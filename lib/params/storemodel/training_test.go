@@ -32,8 +32,8 @@ import (
 func plainly(t *testing.T, m train.Model, p precision.Policy) train.Trainer {
 	t.Helper()
 	recipe := train.Recipe{Model: m, Optimizer: optim.SGD(rate), Precision: p}
-	run, err := parallel.New(context.Background(), devicetest.One(), recipe, parallel.Layout{}, parallel.Options{})
-	must.Do(t, err)
+	run := must.Get(parallel.New(context.Background(), devicetest.One(), recipe, parallel.Layout{},
+		parallel.Options{}))(t)
 	t.Cleanup(func() { run.Close() })
 	return run
 }
@@ -48,8 +48,7 @@ func TestBatchNorm(t *testing.T) {
 	net := cnn(0)
 	theirs, ours := newStore(), newStore()
 	alone := newModel(t, backend, ours, whole(net), pictures, labels)
-	parted, err := storemodel.NewChain(backend, newStore(), net, crossEntropy, pictures, labels)
-	must.Do(t, err)
+	parted := must.Get(storemodel.NewChain(backend, newStore(), net, crossEntropy, pictures, labels))(t)
 	if got, want := parted.Params().Names(), alone.Params().Names(); !slices.Equal(got, want) {
 		t.Fatalf("in layers, the parameters are %q, want %q", got, want)
 	}
@@ -64,13 +63,11 @@ func TestBatchNorm(t *testing.T) {
 		batches = append(batches, [2]*tensors.Tensor{first(images(i)), second(images(i))})
 	}
 	want := byGoMLX(t, backend, theirs, whole(net), weights, batches)
-	evaluation, err := model.NewExec(backend, theirs, func(scope *model.Scope, x, y *graph.Node) *graph.Node {
+	evaluation := must.Get(model.NewExec(backend, theirs, func(scope *model.Scope, x, y *graph.Node) *graph.Node {
 		loss := crossEntropy(net.Build(scope, x), y)
 		return graph.Add(loss, gomlx.GetRegularizationLoss(x.Graph()))
-	})
-	must.Do(t, err)
-	evaluated, err := evaluation.Call1(images(steps))
-	must.Do(t, err)
+	}))(t)
+	evaluated := must.Get(evaluation.Call1(images(steps)))(t)
 	scaled := precision.Policy{Params: f32, Compute: f32, Output: f32, Reduce: f32, Scaling: precision.Static(1000)}
 	for name, run := range map[string]train.Trainer{
 		"whole":  plainly(t, alone, precision.Policy{}),
@@ -78,30 +75,26 @@ func TestBatchNorm(t *testing.T) {
 		"scaled": plainly(t, parted, scaled),
 	} {
 		for i, batch := range batches {
-			m, err := run.Step(ctx, batch[0], batch[1])
-			must.Do(t, err)
+			m := must.Get(run.Step(ctx, batch[0], batch[1]))(t)
 			if w := float64(tensors.ToScalar[float32](want[i][0])); !(math.Abs(m.Loss-w) < bound) {
 				t.Errorf("%s: step %d: loss %g, want %g", name, i, m.Loss, w)
 			}
 		}
-		values, err := run.Params(ctx)
-		must.Do(t, err)
+		values := must.Get(run.Params(ctx))(t)
 		for _, s := range alone.Params() {
 			want := theirs.GetVariable("/" + strings.ReplaceAll(s.Name, ".", "/")).MustValue()
 			if !values.Get(s.Name).InDelta(want, bound) {
 				t.Errorf("%s: %s is %s, want %s", name, s.Name, values[s.Name], want)
 			}
 		}
-		loss, err := run.Evaluate(ctx, first(images(steps)), second(images(steps)))
-		must.Do(t, err)
+		loss := must.Get(run.Evaluate(ctx, first(images(steps)), second(images(steps))))(t)
 		if w := float64(tensors.ToScalar[float32](evaluated)); !(math.Abs(loss-w) < bound) {
 			t.Errorf("%s: evaluated: loss %g, want %g", name, loss, w)
 		}
 		if name != "whole" {
 			continue
 		}
-		list, err := values.List(alone.Params())
-		must.Do(t, err)
+		list := must.Get(values.List(alone.Params()))(t)
 		must.Do(t, alone.Write(list))
 		count := ours.GetVariable("/second/batch_normalization/avg_weight").MustValue()
 		if got := count.Value().([]float32)[0]; got != steps {
@@ -124,17 +117,15 @@ func TestNoise(t *testing.T) {
 	mean := func(y, _ *graph.Node) *graph.Node { return graph.ReduceAllMean(y) }
 	shape := shapes.Make(dtypes.Float32, rows, 16)
 	a := storemodel.Layer{Name: "a", Build: layer}
-	one, err := storemodel.NewChain(backend, model.NewStore(), storemodel.Layers{a}, mean, shape, number)
-	must.Do(t, err)
+	one := must.Get(storemodel.NewChain(backend, model.NewStore(), storemodel.Layers{a}, mean, shape, number))(t)
 	// The fraction of elements that two layers, with the same inputs, both drop or keep.
-	two, err := storemodel.NewChain(backend, model.NewStore(), storemodel.Layers{
+	two := must.Get(storemodel.NewChain(backend, model.NewStore(), storemodel.Layers{
 		a, {Name: "b", Build: func(scope *model.Scope, x *graph.Node) *graph.Node {
 			dropped := func(x *graph.Node) *graph.Node {
 				return graph.ConvertDType(graph.Equal(x, graph.ZerosLike(x)), dtypes.Float32)
 			}
 			return graph.Mul(dropped(x), dropped(layer(scope, x)))
-		}}}, mean, shape, number)
-	must.Do(t, err)
+		}}}, mean, shape, number))(t)
 	loss := func(m *storemodel.Model, key, row *tensors.Tensor) float64 {
 		t.Helper()
 		args := append(initial(t, m), tensors.FromShape(shape), tensors.FromShape(number))
@@ -181,8 +172,7 @@ func TestFrozenWeights(t *testing.T) {
 	newModel(t, backend, store, whole(cnn(0)), pictures, labels)
 	frozen := store.GetVariable("/first/conv/weights")
 	frozen.SetTrainable(false)
-	parted, err := storemodel.NewChain(backend, store, cnn(0), crossEntropy, pictures, labels)
-	must.Do(t, err)
+	parted := must.Get(storemodel.NewChain(backend, store, cnn(0), crossEntropy, pictures, labels))(t)
 	for _, l := range []parallel.Layout{{}, {Data: 4, ZeRO: 3}, {Pipe: 2}} {
 		got := finish(t, start(t, backend, parted, l), images)
 		if value := got.params.Get("first.conv.weights"); !value.Equal(frozen.MustValue()) {
@@ -233,8 +223,7 @@ func TestHalfPrecisionBatchNorm(t *testing.T) {
 			_, err := run.Step(ctx, first(images(i)), second(images(i)))
 			must.Do(t, err)
 		}
-		values, err := run.Params(ctx)
-		must.Do(t, err)
+		values := must.Get(run.Params(ctx))(t)
 		all = append(all, values)
 	}
 	for _, name := range m.BufferNames() { // bfloat16 has 8 bits
@@ -253,9 +242,10 @@ func TestCarried(t *testing.T) {
 	}}
 	for _, own := range []storemodel.Layer{net[0], penalized} {
 		tanh := func(_ *model.Scope, x *graph.Node) *graph.Node { return graph.Tanh(x) }
-		through := storemodel.Layers{own, {Name: "tanh", Build: tanh}, net[2]}
-		parted, err := storemodel.NewChain(devicetest.One(), newStore(), through, crossEntropy, pictures, labels)
-		must.Do(t, err)
+		through := storemodel.Layers{own, {Name: "tanh", Build: tanh},
+			net[2]}
+		parted := must.Get(storemodel.NewChain(devicetest.One(), newStore(), through, crossEntropy, pictures,
+			labels))(t)
 		alone := newModel(t, devicetest.One(), newStore(), whole(through), pictures, labels)
 		want := finish(t, start(t, devicetest.One(), alone, parallel.Layout{}), images)
 		compare(t, want, finish(t, start(t, devicetest.One(), parted, parallel.Layout{}), images))
@@ -271,8 +261,7 @@ func TestSharedVariable(t *testing.T) {
 		return layers.Dense(common, layers.Dense(scope, x, true, 36), true, 36)
 	}
 	layers := storemodel.Layers{{Name: "a", Build: shared}, {Name: "b", Build: shared}, cnn(0)[2]}
-	parted, err := storemodel.NewChain(backend, newStore(), layers, crossEntropy, pictures, labels)
-	must.Do(t, err)
+	parted := must.Get(storemodel.NewChain(backend, newStore(), layers, crossEntropy, pictures, labels))(t)
 	alone := newModel(t, backend, newStore(), whole(layers), pictures, labels)
 	got := parted.Params().Names()
 	if want := alone.Params().Names(); !slices.Equal(got, want) || !slices.Contains(got, "common.dense.weights") {

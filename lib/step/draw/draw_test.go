@@ -21,10 +21,8 @@ const (
 
 func simulated(t *testing.T, text string) step.Timeline {
 	t.Helper()
-	p, err := step.Parse(text)
-	must.Do(t, err)
-	timeline, err := p.Simulate(step.Equal())
-	must.Do(t, err)
+	p := must.Get(step.Parse(text))(t)
+	timeline := must.Get(p.Simulate(step.Equal()))(t)
 	return timeline
 }
 
@@ -53,12 +51,10 @@ func TestCharts(t *testing.T) {
 // TestTrace checks that a trace has the spans of the timeline, and survives its file.
 func TestTrace(t *testing.T) {
 	timeline := simulated(t, zbh1)
-	tr, err := draw.Trace(timeline, time.Millisecond)
-	must.Do(t, err)
+	tr := must.Get(draw.Trace(timeline, time.Millisecond))(t)
 	var file strings.Builder
 	must.Do(t, tr.WriteChrome(&file))
-	back, err := trace.ReadChrome(strings.NewReader(file.String()))
-	must.Do(t, err)
+	back := must.Get(trace.ReadChrome(strings.NewReader(file.String())))(t)
 	count := 0
 	for r := range timeline.Start {
 		spans := trace.Of(back.Spans, r, trace.Compute)

@@ -22,8 +22,7 @@ import (
 // and the traffic is that of the padded array.
 func TestPart(t *testing.T) {
 	for _, ranks := range []int{2, 3, 4} {
-		mesh, err := devicetest.Open(t, ranks).Mesh(xla.Axis("tensor", ranks))
-		must.Do(t, err)
+		mesh := must.Get(devicetest.Open(t, ranks).Mesh(xla.Axis("tensor", ranks)))(t)
 		for _, c := range []struct {
 			dtype dtypes.DType
 			bytes int
@@ -66,8 +65,7 @@ func TestPartitionMemory(t *testing.T) {
 	for _, config.Layers = range []int{from, to} {
 		l := parallel.Layout{Tensor: ranks, Partition: true}
 		r := train.Recipe{Model: gpt.Parallel{Config: config, Tensor: l.TensorGroup()}, Optimizer: optim.SGD(0.1)}
-		run, err := parallel.New(t.Context(), backend, r, l, parallel.Options{})
-		must.Do(t, err)
+		run := must.Get(parallel.New(t.Context(), backend, r, l, parallel.Options{}))(t)
 		if _, err := run.Step(t.Context(), x, x); err != nil {
 			t.Fatal(err)
 		}

@@ -26,8 +26,7 @@ func TestCharts(t *testing.T) {
 				must.Do(t, err)
 				charts = append(charts, draw.Messages(p), draw.Traffic(traffic, "bytes"))
 				if ranks > 1 {
-					line, err := p.Cost(wire, 100, 4)
-					must.Do(t, err)
+					line := must.Get(p.Cost(wire, 100, 4))(t)
 					charts = append(charts, draw.Timeline(line))
 				}
 				for _, c := range charts {
@@ -42,10 +41,8 @@ func TestCharts(t *testing.T) {
 
 // Before a gather each rank has its own part, and after it the root has all.
 func TestRounds(t *testing.T) {
-	p, err := plan.New(plan.Gather, plan.Naive, 2)
-	must.Do(t, err)
-	charts, err := draw.Rounds(p)
-	must.Do(t, err)
+	p := must.Get(plan.New(plan.Gather, plan.Naive, 2))(t)
+	charts := must.Get(draw.Rounds(p))(t)
 	for i, want := range []string{"rank 0  1  0\nrank 1  0  1", "rank 0  1  1\nrank 1  0  1"} {
 		if text := charts[i].Text(); !strings.Contains(text, want) {
 			t.Errorf("chart %d is\n%swant\n%s", i, text, want)
