@@ -472,8 +472,7 @@ func TestReport(t *testing.T) {
 		err = r.finish(nil)
 	}
 	must.Do(t, err)
-	text, err := os.ReadFile(filepath.Join(out, r.fileName()))
-	must.Do(t, err)
+	text := must.Get(os.ReadFile(filepath.Join(out, r.fileName())))(t)
 	var saved outcome
 	if err := json.Unmarshal(text, &saved); err != nil || !reflect.DeepEqual(saved, r.outcome) {
 		t.Errorf("saved %+v, %v; want %+v", saved, err, r.outcome)

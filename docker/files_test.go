@@ -66,13 +66,12 @@ func TestHadolint(t *testing.T) {
 	if err != nil {
 		systest.Skip(t, systest.System, err)
 	}
-	dir, err := cache.Part{
+	dir := must.Get(cache.Part{
 		Root: root, Name: "hadolint", Version: "2.15.1-" + version, Bytes: 100e6,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			return pyenv.Install(ctx, interpreter, dir, hadolint, report)
 		},
-	}.Ensure(t.Context(), nil)
-	must.Do(t, err)
+	}.Ensure(t.Context(), nil))(t)
 	lint := func(text string) (string, error) {
 		cmd := exec.CommandContext(t.Context(), filepath.Join(dir, "bin", "hadolint"), "--no-color", "-")
 		cmd.Stdin = strings.NewReader(text)

@@ -69,9 +69,7 @@ func fresh(t *testing.T) {
 		t.Log("go test may cache this test, and then show no table:", err)
 		return
 	}
-	if _, err := os.ReadFile(name); err != nil {
-		t.Fatal(err)
-	}
+	_ = must.Get(os.ReadFile(name))(t)
 }
 
 // omissions reads what each package's last run skipped.

@@ -106,8 +106,7 @@ func TestEstimateAddsUp(t *testing.T) {
 			}
 		}
 		n := func(key string) int { return int(e.Settings[key].(float64)) }
-		if most != e.Total || len(e.Stages) != n("pipe") ||
-			e.Devices != n("data")*n("tensor")*n("context")*n("pipe") {
+		if most != e.Total || len(e.Stages) != n("pipe") || e.Devices != n("data")*n("tensor")*n("context")*n("pipe") {
 			t.Errorf("%q: %d stages of at most %d bytes on %d devices, total %d", args, len(e.Stages), most,
 				e.Devices, e.Total)
 		}
@@ -225,8 +224,7 @@ func TestEstimateActivation(t *testing.T) {
 		if m.Activation = c.want; e.Model.Activation != c.want {
 			t.Errorf("%s with %q has %q, want %q", c.model, c.given, e.Model.Activation, c.want)
 		}
-		policy, err := precision.ParsePolicy("bf16")
-		must.Do(t, err)
+		policy := must.Get(precision.ParsePolicy("bf16"))(t)
 		l, err := memest.Estimate(memest.Setup{Model: m, Precision: policy})
 		if err != nil || e.Total != l.BytesPerDevice() {
 			t.Errorf("%s with %q: %d bytes, want %d, error %v", c.model, c.given, e.Total, l.BytesPerDevice(), err)

@@ -138,8 +138,7 @@ exit 1
 	if status != 0 || out != "result\n" || len(said) != 6 {
 		t.Fatalf("status %d, output %q, started %q: %s", status, out, said, stderr)
 	}
-	self, err := filepath.Abs(os.Args[0])
-	must.Do(t, err)
+	self := must.Get(filepath.Abs(os.Args[0]))(t)
 	train := fmt.Sprintf(" --tag-output %s train --batch 4 --log %s --engine mpi --checkpoint %s --data 2", self, log,
 		folder)
 	for i, end := range []string{train, train, train + " --resume"} {

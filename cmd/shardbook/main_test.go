@@ -196,10 +196,7 @@ func halfInstalled(t *testing.T) string {
 	t.Helper()
 	root := t.TempDir()
 	_, checks, _ := diagnose(t, nil, "--plugin", "/no/such/plugin.so", "--cache", root)
-	if err := os.MkdirAll(filepath.Join(root, "python", checks["installed python"].Version+"-1234"),
-		0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, os.MkdirAll(filepath.Join(root, "python", checks["installed python"].Version+"-1234"), 0o755))
 	return root
 }
 
@@ -256,9 +253,7 @@ func TestDoctorNamesThePlugin(t *testing.T) {
 		Install: func(_ context.Context, dir string, _ cache.Progress) error {
 			return os.Link(so, filepath.Join(dir, "pjrt_c_api_cpu_plugin.so"))
 		}}
-	if _, err := second.Ensure(t.Context(), nil); err != nil {
-		t.Fatal(err)
-	}
+	_ = must.Get(second.Ensure(t.Context(), nil))(t)
 	want := "cache, xla-cpu-pjrt 0.0.1 from PyPI"
 	if runtime.GOARCH == "amd64" {
 		want += ", fallback for lammps-jax-pjrt-cpu 0.11.2"

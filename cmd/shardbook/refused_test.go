@@ -314,10 +314,8 @@ func TestRefuses(t *testing.T) {
 func TestSpecialFiles(t *testing.T) {
 	dir := t.TempDir()
 	pipe, sparse, folder := filepath.Join(dir, "pipe"), filepath.Join(dir, "sparse"), filepath.Join(dir, "folder")
-	if err := errors.Join(syscall.Mkfifo(pipe, 0o644), os.Mkdir(folder, 0o755), os.WriteFile(sparse, nil, 0o644),
-		os.Truncate(sparse, 100e9)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(syscall.Mkfifo(pipe, 0o644), os.Mkdir(folder, 0o755), os.WriteFile(sparse, nil, 0o644),
+		os.Truncate(sparse, 100e9)))
 	train := strings.Join(small, " ") + " --data 2 "
 	const special, full, none = "give a regular file", "100000000000 bytes", "not a directory"
 	for line, want := range map[string][]string{ // for a folder, a pipe, a large file and a device; "" is no error

@@ -153,8 +153,7 @@ func TestScheduleFiles(t *testing.T) {
 	if got, err := runSchedule(printed, "--read", "-"); err != nil || got != want {
 		t.Errorf("from the standard input: error %v, got\n%s", err, got)
 	}
-	file, err := os.Open(tr)
-	must.Do(t, err)
+	file := must.Get(os.Open(tr))(t)
 	defer file.Close()
 	spans, err := trace.ReadChrome(file)
 	if err != nil || len(spans.Spans) != 2*3*5*3 || spans.Spans[0].Name != "0F0" ||

@@ -185,8 +185,7 @@ func TestLayouts(t *testing.T) {
 					in, out := batches(again.Steps())
 					_, err := again.Step(ctx, in, out)
 					must.Do(t, err)
-					resumed, err := again.Params(ctx)
-					must.Do(t, err)
+					resumed := must.Get(again.Params(ctx))(t)
 					if name := traintest.Differ(got, resumed); from == dir && name != "" {
 						t.Errorf("%s has other bits where the run goes on from a checkpoint", name)
 					}

@@ -40,10 +40,9 @@ func TestViewed(t *testing.T) {
 		}
 		slices.Reverse(bytes)
 		slices.Reverse(contents)
-		out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		out := must.Get(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 			return []*graph.Node{graph.Reshape(in[0], 6)}
-		}, x)
-		must.Do(t, err)
+		}, x))(t)
 		if got := bytesOf(out[0]); !slices.Equal(got, contents) {
 			t.Errorf("%s: a program sees %v, want what was written: %v", dtype, got, contents)
 		}

@@ -75,8 +75,7 @@ func TestWriter(t *testing.T) {
 	if err != nil || len(files) != 1 {
 		t.Fatal(files, err)
 	}
-	data, err := os.ReadFile(files[0])
-	must.Do(t, err)
+	data := must.Get(os.ReadFile(files[0]))(t)
 	all := records(t, data)
 	if len(all) != 3 {
 		t.Fatalf("%d records", len(all))

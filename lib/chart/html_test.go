@@ -29,8 +29,7 @@ func checkFragment(t *testing.T, c *Chart) {
 	if got := html.UnescapeString(m[2]); !strings.HasPrefix(got, plain(c.title)) || len(got) < len(plain(c.title))+10 {
 		t.Errorf("alt text %q, want %q and the gist", got, plain(c.title))
 	}
-	svg, err := base64.StdEncoding.DecodeString(m[3])
-	must.Do(t, err)
+	svg := must.Get(base64.StdEncoding.DecodeString(m[3]))(t)
 	count, _, err := elements(string(svg))
 	if err != nil {
 		t.Fatalf("the picture is not well-formed: %v\n%.500s", err, svg)

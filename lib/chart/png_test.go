@@ -150,8 +150,6 @@ func TestPNGOfUnknown(t *testing.T) {
 func BenchmarkPNG(b *testing.B) {
 	c := Line("Loss", "step", "nats", many(5)...)
 	for b.Loop() {
-		if _, err := c.fragment(true, true); err != nil {
-			b.Fatal(err)
-		}
+		_ = must.Get(c.fragment(true, true))(b)
 	}
 }

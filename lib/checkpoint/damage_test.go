@@ -36,9 +36,7 @@ func small(t *testing.T, dir string, step int) string {
 	tree := params.Tree{params.New("w", dtypes.BFloat16, 3), params.New("b", dtypes.Bool)}
 	values := must.Get(params.Zeros(tree))(t)
 	path := must.Get(Save(t.Context(), dir, step, "meta", tree, values, 0))(t)
-	if _, err := openAndRead(t, path); err != nil {
-		t.Fatal(err)
-	}
+	_ = must.Get(openAndRead(t, path))(t)
 	return path
 }
 
@@ -51,9 +49,7 @@ func TestEveryDamage(t *testing.T) {
 		f := must.Get(os.OpenFile(name, os.O_RDWR, 0))(t)
 		defer f.Close()
 		write := func(text []byte) { // in place, which is faster than anew
-			if _, err := f.WriteAt(text, 0); err != nil {
-				t.Fatal(err)
-			}
+			_ = must.Get(f.WriteAt(text, 0))(t)
 			must.Do(t, f.Truncate(int64(len(text))))
 		}
 		try := func(what string, text []byte) {

@@ -16,9 +16,7 @@ import (
 // TestLock: there is one holder at a time, and its lock ends with it, even if it is killed.
 func TestLock(t *testing.T) {
 	if dir := os.Getenv(writerDir); dir != "" { // the process that is killed
-		if _, err := Lock(dir); err != nil {
-			t.Fatal(err)
-		}
+		_ = must.Get(Lock(dir))(t)
 		os.WriteFile(filepath.Join(dir, "locked"), nil, 0o644)
 		time.Sleep(time.Hour)
 	}

@@ -32,9 +32,7 @@ var (
 
 // Inconsistent manifests with the right checksum.
 func TestManifestRefuses(t *testing.T) {
-	if _, err := parseManifest(sealed(goodInner)); err != nil {
-		t.Fatal(err)
-	}
+	_ = must.Get(parseManifest(sealed(goodInner)))(t)
 	for _, c := range []struct{ old, new, want string }{
 		{`"format":1`, `"format":2`, "format 2, but this program reads format 1: use the program"},
 		{`"format":1,`, ``, "format 0"},
@@ -125,8 +123,7 @@ func FuzzManifest(f *testing.F) {
 		if err != nil {
 			return
 		}
-		text, err := m.encode()
-		must.Do(t, err)
+		text := must.Get(m.encode())(t)
 		again, err := parseManifest(text)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)

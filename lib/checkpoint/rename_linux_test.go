@@ -25,9 +25,7 @@ func TestRenamed(t *testing.T) {
 	fd := must.Get(syscall.InotifyInit1(syscall.IN_NONBLOCK | syscall.IN_CLOEXEC))(t)
 	defer syscall.Close(fd)
 	const mask = syscall.IN_CREATE | syscall.IN_DELETE | syscall.IN_MOVED_TO | syscall.IN_MOVED_FROM
-	if _, err := syscall.InotifyAddWatch(fd, dir, mask); err != nil {
-		t.Fatal(err)
-	}
+	_ = must.Get(syscall.InotifyAddWatch(fd, dir, mask))(t)
 	save1(t, dir, 2, 1)
 	buffer := make([]byte, 1<<16)
 	n := must.Get(syscall.Read(fd, buffer))(t)
@@ -56,10 +54,8 @@ func TestRenamed(t *testing.T) {
 func TestLinkPlantedMeanwhile(t *testing.T) {
 	dir := t.TempDir()
 	name, link, secret := filepath.Join(dir, "file"), filepath.Join(dir, "link"), filepath.Join(t.TempDir(), "secret")
-	if err := errors.Join(os.WriteFile(name, []byte("ours"), 0o644), os.WriteFile(secret, []byte("secret"), 0o644),
-		os.Symlink(secret, link)); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, errors.Join(os.WriteFile(name, []byte("ours"), 0o644), os.WriteFile(secret, []byte("secret"), 0o644),
+		os.Symlink(secret, link)))
 	var planter sync.WaitGroup
 	defer planter.Wait()
 	done := make(chan struct{})

@@ -153,9 +153,7 @@ func TestWritePartsRefuses(t *testing.T) {
 	must.Do(t, odd.MutableBytes(func(data []byte) { data[1] = 7 }))
 	nibbles := params.New("n", dtypes.Int4, 4)
 	fewer, more := tensors.FromShape(shapes.Make(dtypes.Int4, 2)), tensors.FromShape(shapes.Make(dtypes.Int4, 6))
-	if _, err := WriteParts(t.Context(), s.Path(), 4, 7, nil); err != nil {
-		t.Fatal(err)
-	}
+	_ = must.Get(WriteParts(t.Context(), s.Path(), 4, 7, nil))(t)
 	for _, c := range []struct {
 		what         string
 		path         string
@@ -201,8 +199,7 @@ func TestReadRangesRefuses(t *testing.T) {
 	tree := params.Tree{matrix, nibbles}
 	values, err := params.Zeros(tree)
 	must.Do(t, err)
-	path, err := Save(t.Context(), t.TempDir(), 1, nil, tree, values, 0)
-	must.Do(t, err)
+	path := must.Get(Save(t.Context(), t.TempDir(), 1, nil, tree, values, 0))(t)
 	other := params.New("w", dtypes.Int32, 3, 2)
 	for _, c := range []struct {
 		want Range

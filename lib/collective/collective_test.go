@@ -130,8 +130,7 @@ func TestMegatronMLP(t *testing.T) {
 	x, w1, w2 := matrix(3, width), matrix(width, hidden), matrix(hidden, width)
 	same := func(x *graph.Node) *graph.Node { return x }
 	want := must.Get(devicetest.Call(func(in []*graph.Node) []*graph.Node {
-		return loss(in[0], in[1], in[2], same,
-			same)
+		return loss(in[0], in[1], in[2], same, same)
 	},
 		x, w1, w2))(t)
 	m := mesh(t, xla.Axis("tensor", ranks))
@@ -416,9 +415,8 @@ func TestErrors(t *testing.T) {
 	if err == nil || !strings.Contains(err.Error(), "xla.Compile") {
 		t.Errorf("without a mesh: %v", err)
 	}
-	auto, err := xla.CompileAuto(m, func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum) },
-		xla.In(xla.Replicated()).Gives(xla.Replicated()))
-	must.Do(t, err)
+	auto := must.Get(xla.CompileAuto(m, func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum) },
+		xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 	defer auto.Close()
 	if _, err := auto.Call(float32(1)); err == nil || !strings.Contains(err.Error(), "xla.Compile") {
 		t.Errorf("with AutoSharding: %v", err)

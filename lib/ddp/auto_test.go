@@ -57,8 +57,7 @@ func stepped(t *testing.T, run *train.Run, steps int, batches source) (losses []
 	for step := range steps {
 		inputs, targets, err := batches(step)
 		must.Do(t, err)
-		m, err := run.Step(inputs, targets)
-		must.Do(t, err)
+		m := must.Get(run.Step(inputs, targets))(t)
 		losses = append(losses, m.Loss)
 	}
 	return losses

@@ -26,13 +26,9 @@ func BenchmarkTracing(b *testing.B) {
 	recorder := trace.New()
 	c := gpt.Config{Layers: 2, Width: 128, Heads: 4, Seq: 64, Vocab: gpt.ReferenceConfig().Vocab}
 	batches, err := gpt.Reference().Batches(c, 8)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, err)
 	inputs, targets, err := batches.Step(0)
-	if err != nil {
-		b.Fatal(err)
-	}
+	must.Do(b, err)
 	var forms []func()
 	for _, r := range []*trace.Recorder{nil, recorder, nil} {
 		forms = append(forms, steps(b, backend, c, r, inputs, targets))

@@ -152,8 +152,7 @@ func TestErrors(t *testing.T) {
 	backend := devicetest.Open(t, 8)
 	mesh, err := backend.Mesh(xla.Axis("data", 4))
 	must.Do(t, err)
-	other, err := backend.Mesh(xla.Axis("tensor", 4))
-	must.Do(t, err)
+	other := must.Get(backend.Mesh(xla.Axis("tensor", 4)))(t)
 	if _, err := ddp.NewSPMD(other, adamW(tiny)); err == nil || !strings.Contains(err.Error(), "tensor") {
 		t.Errorf("a mesh without the axis: %v", err)
 	}
@@ -169,10 +168,8 @@ func TestErrors(t *testing.T) {
 	if _, err := ddp.NewSPMD(mesh, train.Recipe{Model: tiny, Optimizer: optim.AdamW(-1)}); err == nil {
 		t.Error("a negative learning rate: no error")
 	}
-	run, err := ddp.NewSPMD(mesh, adamW(tiny))
-	must.Do(t, err)
-	batches, err := gpt.Reference().Batches(tiny, 6)
-	must.Do(t, err)
+	run := must.Get(ddp.NewSPMD(mesh, adamW(tiny)))(t)
+	batches := must.Get(gpt.Reference().Batches(tiny, 6))(t)
 	inputs, targets, err := batches.Step(0)
 	must.Do(t, err)
 	if _, err := run.Step(inputs, targets); err == nil || !strings.Contains(err.Error(), "divisible") {

@@ -58,8 +58,7 @@ func learn(t testing.TB, run stepper, steps int, batches source) (all []train.Me
 	for range steps {
 		inputs, targets, err := batches(run.Steps())
 		must.Do(t, err)
-		m, err := run.Step(context.Background(), inputs, targets)
-		must.Do(t, err)
+		m := must.Get(run.Step(context.Background(), inputs, targets))(t)
 		all = append(all, m)
 	}
 	return all
@@ -295,8 +294,7 @@ func TestLocalSGD(t *testing.T) {
 		inputs, targets := batch(i)
 		_, err := run.Step(context.Background(), inputs, targets)
 		must.Do(t, err)
-		sent, err := run.Traffic()
-		must.Do(t, err)
+		sent := must.Get(run.Traffic())(t)
 		if want := int64(i) * 2 * m.Params().Bytes(); sent[ddp.BetweenRanks] != want {
 			t.Errorf("step %d: a rank sends %v bytes, want %d", i, sent, want)
 		}

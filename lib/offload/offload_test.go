@@ -85,8 +85,7 @@ func TestWays(t *testing.T) {
 						t.Errorf("%+v: step %d: loss %g, want %g", h, i, m.Loss, metrics[i].Loss)
 					}
 				}
-				got, err := run.Params(t.Context())
-				must.Do(t, err)
+				got := must.Get(run.Params(t.Context()))(t)
 				must.Do(t, run.Close())
 				if off := traintest.Apart(t, want, got); !(off <= 64) {
 					t.Errorf("%+v: %g units apart", h, off)

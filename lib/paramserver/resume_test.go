@@ -148,13 +148,9 @@ func TestExchange(t *testing.T) {
 	train := func(steps int) {
 		for range steps {
 			inputs, targets := toy.Batch(run.Steps(), 2*world)
-			if _, err := run.Step(inputs, targets); err != nil {
-				t.Fatal(err)
-			}
+			_ = must.Get(run.Step(inputs, targets))(t)
 		}
-		if _, err := run.Save(t.Context(), dir, nil, 1); err != nil {
-			t.Fatal(err)
-		}
+		_ = must.Get(run.Save(t.Context(), dir, nil, 1))(t)
 	}
 	train(2)
 	l := leg{form: "servers", to: 4, every: 2, kill: -1}

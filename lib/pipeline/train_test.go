@@ -68,9 +68,7 @@ func (r *result) train(t testing.TB, run train.Trainer, to int, batches traintes
 		m := must.Get(run.Step(context.Background(), in, out))(t)
 		r.metrics = append(r.metrics, m)
 	}
-	var err error
-	r.params, err = run.Params(context.Background())
-	must.Do(t, err)
+	r.params = must.Get(run.Params(context.Background()))(t)
 }
 
 // trained is a run from its beginning.

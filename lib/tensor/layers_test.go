@@ -328,10 +328,7 @@ func TestTraffic(t *testing.T) {
 				// The gradient of the square depends on z, so that XLA cannot remove the forward pass.
 				return graph.Gradient(graph.ReduceAllSum(graph.Square(z)), in...)
 			})
-			if err := p.Prepare(zeros(n, batch, length, width), zeros(n, width, hidden/n),
-				zeros(n, hidden/n, width)); err != nil {
-				t.Fatal(err)
-			}
+			must.Do(t, p.Prepare(zeros(n, batch, length, width), zeros(n, width, hidden/n), zeros(n, hidden/n, width)))
 			got := must.Value(p.Collectives())
 			slices.SortFunc(got, func(a, b xla.Traffic) int { return int(a.Kind) - int(b.Kind) })
 			if !slices.Equal(got, want) {
@@ -358,10 +355,8 @@ func TestNoDeviceHasAllLogits(t *testing.T) {
 		loss := graph.ReduceAllMean(group.CrossEntropy(logits, in[2], vocab))
 		return append(graph.Gradient(loss, in[0], in[1]), loss)
 	})
-	if err := p.Prepare(zeros(n, batch, tokens, width), zeros(n, width, (vocab+n-1)/n),
-		tensors.FromShape(shapes.Make(dtypes.Int32, batch, tokens))); err != nil {
-		t.Fatal(err)
-	}
+	must.Do(t, p.Prepare(zeros(n, batch, tokens, width), zeros(n, width, (vocab+n-1)/n),
+		tensors.FromShape(shapes.Make(dtypes.Int32, batch, tokens))))
 	memory := must.Value(p.Memory())
 	if all := int64(4 * batch * tokens * vocab); memory.Temporary >= all/2 {
 		t.Errorf("%d bytes of temporary memory; all logits have %d", memory.Temporary, all)

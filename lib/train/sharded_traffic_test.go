@@ -43,15 +43,14 @@ func (w way) passes(t testing.TB, c gpt.Config, batch int, backward bool) *xla.P
 	if backward {
 		gives = append(gives, on...)
 	}
-	program, err := xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+	program := must.Get(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
 		p := in[:len(tree)]
 		loss := m.Loss(tree.Nodes(p), in[len(tree)], in[len(tree)+1])
 		if !backward {
 			return []*graph.Node{loss}
 		}
 		return append([]*graph.Node{loss}, graph.Gradient(loss, p...)...)
-	}, xla.In(append(slices.Clone(on), xla.Shard(0, train.Axis), xla.Shard(0, train.Axis))...).Gives(gives...))
-	must.Do(t, err)
+	}, xla.In(append(slices.Clone(on), xla.Shard(0, train.Axis), xla.Shard(0, train.Axis))...).Gives(gives...)))(t)
 	t.Cleanup(program.Close)
 	must.Do(t, program.Prepare(append(args, text, text)...))
 	return program

@@ -55,8 +55,7 @@ func stepsOn(t *testing.T, run *train.Run, batch func(step int) (inputs, targets
 	for run.Steps() < to {
 		inputs, targets, err := batch(run.Steps())
 		must.Do(t, err)
-		m, err := run.Step(inputs, targets)
-		must.Do(t, err)
+		m := must.Get(run.Step(inputs, targets))(t)
 		losses = append(losses, m.Loss)
 	}
 	return losses
@@ -210,9 +209,7 @@ func TestSmallUpdates(t *testing.T) {
 		p.StochasticUpdate = stochastic
 		run := start(t, train.Recipe{Model: line{w}, Optimizer: optim.SGD(lr), Precision: p, Seed: 3})
 		for range n {
-			if _, err := run.Step(x, x); err != nil {
-				t.Fatal(err)
-			}
+			_ = must.Get(run.Step(x, x))(t)
 		}
 		values := must.Get(run.Params(0))(t)
 		sum := 0.0
@@ -302,9 +299,7 @@ func TestLoadErrors(t *testing.T) {
 	}
 	run := of(3, optim.AdamW(1e-2))
 	x := tensors.FromValue([][]float32{{1, 2, 3}})
-	if _, err := run.Step(x, x); err != nil {
-		t.Fatal(err)
-	}
+	_ = must.Get(run.Step(x, x))(t)
 	path := must.Get(run.Save(ctx, t.TempDir(), nil, 0))(t)
 	saved := must.Get(checkpoint.Open(path))(t)
 	for name, c := range map[string]struct {
@@ -418,13 +413,10 @@ func TestStateIsDonated(t *testing.T) {
 	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
 	must.Do(t, err)
 	r := train.Recipe{Model: line{make([]float32, 1000)}, Optimizer: optim.AdamW(1e-3)}
-	run, err := train.New(mesh, r)
-	must.Do(t, err)
+	run := must.Get(train.New(mesh, r))(t)
 	x := tensors.FromScalarAndDimensions(float32(1), 1, 1000)
 	for range 3 {
-		if _, err := run.Step(x, x); err != nil {
-			t.Fatal(err)
-		}
+		_ = must.Get(run.Step(x, x))(t)
 	}
 	m, err := run.Memory()
 	if err != nil || m.Aliased < r.State().Bytes() {

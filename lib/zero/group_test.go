@@ -173,8 +173,7 @@ func TestFailedLoad(t *testing.T) {
 		t.Fatalf("files %v: want one of each rank", files)
 	}
 	slices.Sort(files)
-	data, err := os.ReadFile(files[victim])
-	must.Do(t, err)
+	data := must.Get(os.ReadFile(files[victim]))(t)
 	data[len(data)-1] ^= 1
 	must.Do(t, os.WriteFile(files[victim], data, 0o600))
 	want := learned(t, backend, toyRecipe, form{three, false, o}, 3, toySource)

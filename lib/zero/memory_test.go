@@ -109,9 +109,7 @@ func TestCompilersOwn(t *testing.T) {
 		defer run.Close()
 		for i := range steps {
 			x, y := batches(i)
-			if _, err := run.Step(x, y); err != nil {
-				t.Fatal(err)
-			}
+			_ = must.Get(run.Step(x, y))(t)
 		}
 		list := must.Get(run.Params(0))(t)
 		got := traintest.Named{}

@@ -61,11 +61,8 @@ func finish(t *testing.T, run train.Trainer, batches traintest.Batches) (out res
 		m := must.Get(run.Step(ctx, x, y))(t)
 		out.metrics = append(out.metrics, m)
 	}
-	var err error
-	out.evaluated, err = run.Evaluate(ctx, first(batches(steps)), second(batches(steps)))
-	must.Do(t, err)
-	out.params, err = run.Params(ctx)
-	must.Do(t, err)
+	out.evaluated = must.Get(run.Evaluate(ctx, first(batches(steps)), second(batches(steps))))(t)
+	out.params = must.Get(run.Params(ctx))(t)
 	return out
 }
 
