@@ -9,15 +9,14 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/launch"
+	"github.com/shardbook/shardbook/lib/notebook"
 )
 
 // A job that loses a host at step 40, with the shell in the place of mpirun: it goes on from there on the host that is
 // left.
 func ExampleSupervise() {
 	hosts, err := launch.ParseHostfile(strings.NewReader("node1 slots=4 # stays\nnode2 slots=4 # will be lost\n"))
-	if err != nil {
-		panic(err)
-	}
+	notebook.Check(err)
 	lost, saved := false, 0
 	err = launch.Supervise(context.Background(), launch.Config{
 		Hosts: func(context.Context) ([]launch.Host, error) { return hosts, nil },

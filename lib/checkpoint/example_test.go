@@ -13,15 +13,14 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
 // A run saves its parameters with its settings, keeps the two newest checkpoints, and continues from the latest.
 func Example() {
 	dir, err := os.MkdirTemp("", "run")
-	if err != nil {
-		log.Fatal(err)
-	}
+	notebook.Check(err)
 	defer os.RemoveAll(dir)
 
 	type settings struct {
@@ -39,30 +38,16 @@ func Example() {
 			log.Fatal(err)
 		}
 	}
-	folders, err := filepath.Glob(filepath.Join(dir, "*"))
-	if err != nil {
-		log.Fatal(err)
-	}
+	folders := notebook.Must(filepath.Glob(filepath.Join(dir, "*")))
 	for _, folder := range folders {
 		fmt.Println(filepath.Base(folder))
 	}
 
-	path, err := checkpoint.Latest(dir)
-	if err != nil {
-		log.Fatal(err)
-	}
-	saved, err := checkpoint.Open(path)
-	if err != nil {
-		log.Fatal(err)
-	}
+	path := notebook.Must(checkpoint.Latest(dir))
+	saved := notebook.Must(checkpoint.Open(path))
 	var s settings
-	if err := saved.Meta(&s); err != nil {
-		log.Fatal(err)
-	}
-	values, err := saved.Read(ctx, tree)
-	if err != nil {
-		log.Fatal(err)
-	}
+	notebook.Check(saved.Meta(&s))
+	values := notebook.Must(saved.Read(ctx, tree))
 	fmt.Println(saved.Step, s, values[0].Value(), values[1].Value())
 
 	_, err = checkpoint.Latest(filepath.Join(dir, "elsewhere"))
@@ -77,41 +62,23 @@ func Example() {
 // Two ranks each have half of a matrix's elements, one and a half rows. Both write, one commits, and three ranks
 // continue, each with a third.
 func ExampleBegin() {
-	dir, err := os.MkdirTemp("", "run")
-	if err != nil {
-		log.Fatal(err)
-	}
+	dir := notebook.Must(os.MkdirTemp("", "run"))
 	defer os.RemoveAll(dir)
 
 	ctx, w := context.Background(), params.New("w", dtypes.Float32, 3, 3)
-	shared, err := checkpoint.Begin(dir, 7)
-	if err != nil {
-		log.Fatal(err)
-	}
+	shared := notebook.Must(checkpoint.Begin(dir, 7))
 	defer shared.Discard()
 	var written []checkpoint.Written
 	for rank, shard := range [][]float32{{0, 1, 2, 3, 4}, {5, 6, 7, 8, 0}} { // the last one is padding
 		part := checkpoint.Part{Spec: w, From: 5 * rank, Value: tensors.FromValue(shard)}
-		mine, err := checkpoint.WriteParts(ctx, shared.Path(), rank, 7, []checkpoint.Part{part})
-		if err != nil {
-			log.Fatal(err)
-		}
+		mine := notebook.Must(checkpoint.WriteParts(ctx, shared.Path(), rank, 7, []checkpoint.Part{part}))
 		written = append(written, mine)
 	}
-	path, err := shared.Commit(ctx, nil, params.Tree{w}, written, 0)
-	if err != nil {
-		log.Fatal(err)
-	}
+	path := notebook.Must(shared.Commit(ctx, nil, params.Tree{w}, written, 0))
 
-	saved, err := checkpoint.Open(path)
-	if err != nil {
-		log.Fatal(err)
-	}
+	saved := notebook.Must(checkpoint.Open(path))
 	for rank := range 3 {
-		thirds, err := saved.ReadRanges(ctx, []checkpoint.Range{{Spec: w, From: 3 * rank, Length: 3}})
-		if err != nil {
-			log.Fatal(err)
-		}
+		thirds := notebook.Must(saved.ReadRanges(ctx, []checkpoint.Range{{Spec: w, From: 3 * rank, Length: 3}}))
 		fmt.Println("rank", rank, "of 3 has", thirds[0].Value())
 	}
 	// Output:

@@ -2,34 +2,22 @@ package collective_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // onRanks runs a graph function on three devices, each with its row of x, and prints each result. The numbers are those
 // of Hugging Face's "Ultra-Scale Playbook", appendix A0.
 func onRanks(f func(x *graph.Node) *graph.Node, x [][]float32) {
-	backend, err := xla.Open(xla.Devices(3), xla.Plugin("cpu"))
-	if err != nil {
-		log.Fatal(err)
-	}
+	backend := notebook.Must(xla.Open(xla.Devices(3), xla.Plugin("cpu")))
 	defer backend.Close()
-	mesh, err := backend.Mesh(xla.Axis("data", 3))
-	if err != nil {
-		log.Fatal(err)
-	}
-	p, err := xla.Compile(mesh, f, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data")))
-	if err != nil {
-		log.Fatal(err)
-	}
-	out, err := p.Call(x)
-	if err != nil {
-		log.Fatal(err)
-	}
+	mesh := notebook.Must(backend.Mesh(xla.Axis("data", 3)))
+	p := notebook.Must(xla.Compile(mesh, f, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))
+	out := notebook.Must(p.Call(x))
 	for rank, shard := range out[0].Shards() {
 		fmt.Println("rank", rank, shard.Value().([][]float32)[0])
 	}

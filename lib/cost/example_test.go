@@ -5,14 +5,12 @@ import (
 	"strings"
 
 	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/notebook"
 )
 
 // The parameters of a published model, by part.
 func ExampleModel_Params() {
-	m, err := cost.Preset("Llama 3 8B")
-	if err != nil {
-		panic(err)
-	}
+	m := notebook.Must(cost.Preset("Llama 3 8B"))
 	p := m.Params()
 	fmt.Println("token table", p.Embeddings)
 	fmt.Println("attention  ", p.Attention)
@@ -40,10 +38,7 @@ func ExampleReadConfig() {
 
 // The training time of GPT-3 on V100s that attain 28 TFLOP/s.
 func ExampleTrainingTime() {
-	gpt3, err := cost.Preset("GPT-3 175B")
-	if err != nil {
-		panic(err)
-	}
+	gpt3 := notebook.Must(cost.Preset("GPT-3 175B"))
 	forward, backward := cost.RoughFLOPs(float64(gpt3.Params().Total()), 300e9)
 	for _, devices := range []int{1, 1024} {
 		took, err := cost.TrainingTime(forward+backward, devices, 125e12, 28./125)
@@ -56,15 +51,9 @@ func ExampleTrainingTime() {
 
 // The part of a step's FLOPs that attention takes, by sequence length.
 func ExampleModel_FLOPs() {
-	m, err := cost.Preset("Llama 3.1 8B")
-	if err != nil {
-		panic(err)
-	}
+	m := notebook.Must(cost.Preset("Llama 3.1 8B"))
 	for _, length := range []int{2048, 8192, 32768, 131072} {
-		w, err := m.FLOPs(cost.Step{Sequences: 1, Length: length, Causal: true})
-		if err != nil {
-			panic(err)
-		}
+		w := notebook.Must(m.FLOPs(cost.Step{Sequences: 1, Length: length, Causal: true}))
 		core := w.Forward.Scores + w.Forward.Values
 		fmt.Printf("%6d tokens: %.3g FLOPs, %2.0f%% of them scores and values\n", length, w.Model(),
 			100*core/w.Forward.Total())
@@ -79,28 +68,16 @@ func ExampleModel_FLOPs() {
 // With more tensor-parallel ranks there is less computation to hide the communication, and beyond a node the links are
 // slower as well.
 func ExampleRates_TensorParallel() {
-	h100, err := cost.Accelerator("H100 SXM")
-	if err != nil {
-		panic(err)
-	}
-	peak, err := h100.PeakFLOPS("bf16")
-	if err != nil {
-		panic(err)
-	}
+	h100 := notebook.Must(cost.Accelerator("H100 SXM"))
+	peak := notebook.Must(h100.PeakFLOPS("bf16"))
 	cluster := cost.Cluster{Hardware: h100, DevicesPerNode: 8,
 		Intra: cost.Link{Latency: 2e-6, Bandwidth: 450e9}, // NVLink, one direction
 		Inter: cost.Link{Latency: 5e-6, Bandwidth: 50e9},  // 400 Gbit/s for each device
 	}
 	for _, ranks := range []int{2, 8, 16} {
-		link, err := cluster.Between(ranks, 1)
-		if err != nil {
-			panic(err)
-		}
+		link := notebook.Must(cluster.Between(ranks, 1))
 		rates := cost.Rates{FLOPS: peak, Bandwidth: link.Bandwidth, ElementBytes: 2}
-		o, err := rates.TensorParallel(8192, 4096, ranks)
-		if err != nil {
-			panic(err)
-		}
+		o := notebook.Must(rates.TensorParallel(8192, 4096, ranks))
 		fmt.Printf("%d ranks: %v beside %v, hidden: %v\n", ranks, o.Communication, o.Computation, o.Hidden)
 	}
 	// Output:

@@ -2,9 +2,9 @@ package ddp_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/step"
 )
 
@@ -12,10 +12,7 @@ import (
 // parameters in the first bucket, whose all-reduce (REDUCE_GRAD) overlaps the other blocks' backward passes. 1F0 and
 // 1B0 are the forward and backward pass of block 1 for micro-batch 0; U0 is optimizer.step().
 func ExampleAverage() {
-	plan, err := step.Parse("plan ddp blocks=4\nrank 0: 0F0 1F0 2F0 3F0 3B0 2B0 1B0 0B0 U0") // what one device does
-	if err != nil {
-		log.Fatal(err)
-	}
+	plan := notebook.Must(step.Parse("plan ddp blocks=4\nrank 0: 0F0 1F0 2F0 3F0 3B0 2B0 1B0 0B0 U0"))
 	plan = plan.Replicate(4, "data")
 	parameters, bytes := [][]int{{0}, {1}, {2}, {3}}, []int64{10, 10, 10, 10} // of each unit; of each parameter
 	plan, _ = ddp.IntoBuckets(plan, parameters, bytes, 20)

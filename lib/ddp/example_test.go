@@ -6,6 +6,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/ddp"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -14,24 +15,15 @@ import (
 // Two ranks, each with a device of its own, train on the halves of each batch, and send gradients while they compute
 // others. Processes do the same by Join, with mpi.World as their group.
 func ExampleNew() {
-	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
-	if err != nil {
-		panic(err)
-	}
+	backend := notebook.Must(xla.Open(xla.Devices(2), xla.Plugin("cpu")))
 	defer backend.Close()
 	ctx := context.Background()
-	run, err := ddp.New(ctx, backend, train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(0.05)}, 2,
-		ddp.Options{Sync: ddp.Overlap})
-	if err != nil {
-		panic(err)
-	}
+	run := notebook.Must(ddp.New(ctx, backend, train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(0.05)}, 2,
+		ddp.Options{Sync: ddp.Overlap}))
 	defer run.Close()
 	for range 3 {
 		inputs, targets := toy.Batch(run.Steps(), 8)
-		metrics, err := run.Step(ctx, inputs, targets)
-		if err != nil {
-			panic(err)
-		}
+		metrics := notebook.Must(run.Step(ctx, inputs, targets))
 		fmt.Printf("%.3f\n", metrics.Loss)
 	}
 	// Output:
@@ -43,10 +35,7 @@ func ExampleNew() {
 // A layer's gradients are reduced as soon as its backward pass has ended, where they fill a bucket.
 func ExampleOptions_Plan() {
 	recipe := train.Recipe{Model: toy.Layers(4, false), Optimizer: optim.AdamW(0.05)}
-	plan, err := ddp.Options{BucketBytes: 200}.Plan(recipe, 2)
-	if err != nil {
-		panic(err)
-	}
+	plan := notebook.Must(ddp.Options{BucketBytes: 200}.Plan(recipe, 2))
 	fmt.Print(plan)
 	// Output:
 	// plan ddp blocks=4 microbatches=1 every=1 weights=flush

@@ -2,11 +2,11 @@ package gpt_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/sequence"
 	"github.com/shardbook/shardbook/lib/tensor"
@@ -56,9 +56,7 @@ func ExampleParallel() {
 	batches := must.Value(gpt.Reference().Batches(config, 8))
 	for run.Steps() < 41 {
 		inputs, targets, err := batches.Step(run.Steps())
-		if err != nil {
-			log.Fatal(err)
-		}
+		notebook.Check(err)
 		metrics := must.Value(run.Step(inputs, targets))
 		if done := run.Steps(); done%20 == 1 {
 			fmt.Printf("step %2d: loss %.1f\n", done, metrics.Loss)

@@ -5,28 +5,20 @@ import (
 
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
 // setup is Llama 3 8B in mixed precision on eight GPUs, which share nothing but the batch.
 func setup() memest.Setup {
-	llama, err := cost.Preset("Llama 3 8B")
-	if err != nil {
-		panic(err)
-	}
-	bf16, err := precision.ParsePolicy("bf16")
-	if err != nil {
-		panic(err)
-	}
+	llama := notebook.Must(cost.Preset("Llama 3 8B"))
+	bf16 := notebook.Must(precision.ParsePolicy("bf16"))
 	return memest.Setup{Model: llama, Seq: 4096, Parallelism: memest.Parallelism{Data: 8}, Precision: bf16, Flash: true}
 }
 
 // Where the memory of a run goes, and how one line of it came to be.
 func ExampleEstimate() {
-	ledger, err := memest.Estimate(setup())
-	if err != nil {
-		panic(err)
-	}
+	ledger := notebook.Must(memest.Estimate(setup()))
 	device := ledger.Largest()
 	for _, kind := range memest.Kinds() {
 		if bytes := device.Of(kind); bytes > 0 {
@@ -54,10 +46,7 @@ func ExampleEstimate() {
 
 // What to change for a device of 24 GB: no one change is enough, so several are combined.
 func ExampleCombine() {
-	changes, err := memest.Combine(setup(), 24e9)
-	if err != nil {
-		panic(err)
-	}
+	changes := notebook.Must(memest.Combine(setup(), 24e9))
 	for _, c := range changes {
 		fmt.Printf("%s: %s, fits: %v\n", c.What, memest.GB(c.Bytes), c.Fits)
 	}

@@ -6,12 +6,11 @@ import (
 
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/notebook"
 )
 
 func total(items []memest.Item, err error) int64 {
-	if err != nil {
-		panic(err)
-	}
+	notebook.Check(err)
 	return memest.Stage{Items: items}.Bytes()
 }
 
@@ -36,10 +35,7 @@ func ExampleNotes_Activations() {
 		{Layers: 64, Width: 8192, Heads: 64, Sequence: 4096, Batch: 1, Precision: 2}, // Qwen2 72B, which has 80 layers
 	} {
 		for _, r := range memest.Readings() {
-			items, err := n.Activations(r)
-			if err != nil {
-				panic(err)
-			}
+			items := notebook.Must(n.Activations(r))
 			var linear, quadratic int64
 			for _, it := range items {
 				if strings.Contains(it.Name, "softmax") || strings.Contains(it.Name, "quadratic") {
@@ -72,9 +68,7 @@ func ExampleNotes_Activations() {
 // The activations of a GPT-3 layer with tensor and sequence parallelism and selective recomputation.
 func ExampleKorthikanti_Layer() {
 	gpt3, err := cost.Preset("GPT-3 175B")
-	if err != nil {
-		panic(err)
-	}
+	notebook.Check(err)
 	items, err := memest.Korthikanti{Model: gpt3, Tensor: 8, SequenceParallel: true, Recompute: cost.Selective}.Layer()
 	for _, it := range items {
 		fmt.Printf("%-29s %-10s %10d\n", it.Name, it.Formula, it.Bytes)
@@ -97,10 +91,7 @@ func ExampleKorthikanti_Layer() {
 
 // GPT-3's activations on a device of the first stage, by technique.
 func ExampleKorthikanti_FirstStage() {
-	gpt3, err := cost.Preset("GPT-3 175B")
-	if err != nil {
-		panic(err)
-	}
+	gpt3 := notebook.Must(cost.Preset("GPT-3 175B"))
 	k := memest.Korthikanti{Model: gpt3, Tensor: 8, Pipeline: 8}
 	fmt.Println("tensor parallel        ", memest.GB(total(k.FirstStage())))
 	k.SequenceParallel = true

@@ -2,7 +2,6 @@ package native_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/lib/native"
+	"github.com/shardbook/shardbook/lib/notebook"
 )
 
 // A function of C, with its check of lengths, on Go's memory. A device's own memory is xla.View's slice.
@@ -22,9 +22,7 @@ const char *axpy(slice_f32 y, slice_f32 x, float a) {
 	for (int64_t i = 0; i < y.n; i++) y.at[i] += a * x.at[i];
 	return NULL;
 }`, native.Bind("axpy", &axpy))
-	if err != nil {
-		log.Fatal(err)
-	}
+	notebook.Check(err)
 	y := []float32{1, 2, 3}
 	fmt.Println(axpy(y, []float32{10, 20, 30}, 0.5), y)
 	fmt.Println(axpy(y, nil, 0.5))
@@ -40,7 +38,7 @@ const char *axpy(slice_f32 y, slice_f32 x, float a) {
 // The same kind of function inside a program: results come first, then operands.
 func ExampleLibrary_Kernel() {
 	var polar func(radius, angle, x, y []float32) error
-	lib, err := native.Load(`
+	lib := notebook.Must(native.Load(`
 #include <math.h>
 const char *polar(slice_f32 radius, slice_f32 angle, slice_f32 x, slice_f32 y) {
 	if (x.n != y.n || radius.n != x.n || angle.n != x.n) return "the lengths differ";
@@ -49,25 +47,16 @@ const char *polar(slice_f32 radius, slice_f32 angle, slice_f32 x, slice_f32 y) {
 		angle.at[i] = atan2f(y.at[i], x.at[i]);
 	}
 	return NULL;
-}`, native.Bind("polar", &polar))
-	if err != nil {
-		log.Fatal(err)
-	}
-	kernel, err := lib.Kernel("polar")
-	if err != nil {
-		log.Fatal(err)
-	}
-	out, err := devicetest.Call(func(in []*graph.Node) []*graph.Node {
+}`, native.Bind("polar", &polar)))
+	kernel := notebook.Must(lib.Kernel("polar"))
+	out := notebook.Must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		x := shapes.Make(dtypes.Float32, in[0].Shape().Dimensions...)
 		out := kernel.Call(in, []shapes.Shape{x, x}, func(in []*graph.Node) []*graph.Node {
 			radius := graph.Sqrt(graph.Add(graph.Square(in[0]), graph.Square(in[1])))
 			return []*graph.Node{radius, graph.Atan2(in[1], in[0])} // where XLA cannot call C
 		})
 		return []*graph.Node{graph.MulScalar(out[0], 2)}
-	}, tensors.FromValue([]float32{3, 5}), tensors.FromValue([]float32{4, 12}))
-	if err != nil {
-		log.Fatal(err)
-	}
+	}, tensors.FromValue([]float32{3, 5}), tensors.FromValue([]float32{4, 12})))
 	fmt.Println(out[0].Value())
 	// Output: [10 26]
 }

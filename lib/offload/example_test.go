@@ -3,9 +3,9 @@ package offload_test
 import (
 	"context"
 	"fmt"
-	"log"
 
 	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
@@ -15,32 +15,18 @@ import (
 // A small GPT learns with only its parameters on the device between steps: Adam's moments and a master copy of the
 // parameters stay on the host, which computes the updates, and inputs of blocks wait there for the backward pass.
 func Example() {
-	backend, err := xla.Open(xla.Devices(1), xla.Plugin("cpu"))
-	if err != nil {
-		log.Fatal(err)
-	}
+	backend := notebook.Must(xla.Open(xla.Devices(1), xla.Plugin("cpu")))
 	defer backend.Close()
 	config := gpt.Config{Layers: 2, Width: 16, Heads: 2, Seq: 16, Vocab: 128, Norm: gpt.RMSNorm, NoBias: true}
 	ctx := context.Background()
-	run, err := offload.New(ctx, backend, train.Recipe{Model: config, Optimizer: optim.AdamW(2e-2)},
-		offload.Options{Host: offload.Host{Update: true, Activations: true, Prefetch: 1}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	run := notebook.Must(offload.New(ctx, backend, train.Recipe{Model: config, Optimizer: optim.AdamW(2e-2)},
+		offload.Options{Host: offload.Host{Update: true, Activations: true, Prefetch: 1}}))
 	defer run.Close()
-	batches, err := gpt.Reference().Batches(config, 2)
-	if err != nil {
-		log.Fatal(err)
-	}
+	batches := notebook.Must(gpt.Reference().Batches(config, 2))
 	for run.Steps() < 11 {
 		inputs, targets, err := batches.Step(run.Steps())
-		if err != nil {
-			log.Fatal(err)
-		}
-		m, err := run.Step(ctx, inputs, targets)
-		if err != nil {
-			log.Fatal(err)
-		}
+		notebook.Check(err)
+		m := notebook.Must(run.Step(ctx, inputs, targets))
 		if done := run.Steps(); done%10 == 1 {
 			fmt.Printf("step %2d: loss %.1f\n", done, m.Loss)
 		}

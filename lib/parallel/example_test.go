@@ -10,6 +10,7 @@ import (
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/train"
@@ -19,20 +20,15 @@ import (
 // A small GPT on eight devices: two pipeline stages, each on four devices: tensor parallelism over two, and data
 // parallelism over two that shard the optimizer states and the gradients.
 func ExampleNew() {
-	must := func(err error) {
-		if err != nil {
-			panic(err)
-		}
-	}
 	backend, err := xla.Open(xla.Devices(8), xla.Plugin("cpu"))
-	must(err)
+	notebook.Check(err)
 	defer backend.Close()
 	layout := parallel.Layout{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 2}
 	config := gpt.Config{Layers: 2, Width: 8, Heads: 2, Seq: 4, Vocab: 8, NoBias: true, Norm: gpt.RMSNorm}
 	model := gpt.Parallel{Config: config, Tensor: layout.TensorGroup(), Sequence: layout.SequenceGroup("")}
 	run, err := parallel.New(context.Background(), backend, train.Recipe{Model: model, Optimizer: optim.AdamW(0.05)},
 		layout, parallel.Options{})
-	must(err)
+	notebook.Check(err)
 	defer run.Close()
 	const rows = 4
 	inputs, targets := make([]int32, rows*config.Seq), make([]int32, rows*config.Seq)
@@ -42,7 +38,7 @@ func ExampleNew() {
 	for range 4 {
 		m, err := run.Step(context.Background(), tensors.FromFlatDataAndDimensions(inputs, rows, config.Seq),
 			tensors.FromFlatDataAndDimensions(targets, rows, config.Seq))
-		must(err)
+		notebook.Check(err)
 		fmt.Printf("%.3f\n", m.Loss)
 	}
 	// Output:
@@ -55,16 +51,10 @@ func ExampleNew() {
 // The ranks of a plan may be goroutines, processes or hosts: whatever has a group. Here each of two pipelines has two
 // ranks of one device.
 func ExamplePlan_Join() {
-	backend, err := xla.Open(xla.Devices(4), xla.Plugin("cpu"))
-	if err != nil {
-		panic(err)
-	}
+	backend := notebook.Must(xla.Open(xla.Devices(4), xla.Plugin("cpu")))
 	defer backend.Close()
 	recipe := train.Recipe{Model: toy.Model(false), Optimizer: optim.AdamW(0.05)}
-	plan, err := parallel.NewPlan(recipe, parallel.Layout{Replicas: 2, Pipe: 2})
-	if err != nil {
-		panic(err)
-	}
+	plan := notebook.Must(parallel.NewPlan(recipe, parallel.Layout{Replicas: 2, Pipe: 2}))
 	layout := plan.Layout()
 	if err := group.Run(context.Background(), layout.Ranks(), func(ctx context.Context, g group.Group) error {
 		rank, err := plan.Join(ctx, g, backend, g.Rank()*layout.PerRank(), parallel.Options{})

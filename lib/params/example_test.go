@@ -2,10 +2,10 @@ package params_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/gomlx/compute/dtypes"
 
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/params"
 )
 
@@ -16,19 +16,10 @@ func Example() {
 		params.New("block.w", dtypes.Float32, 64, 64),
 		params.New("block.b", dtypes.Float32, 64),
 	}
-	named, err := params.Zip(tree, []string{"table", "matrix", "bias"})
-	if err != nil {
-		log.Fatal(err)
-	}
+	named := notebook.Must(params.Zip(tree, []string{"table", "matrix", "bias"}))
 	named["block.w"] = "another matrix"
-	block, err := tree.Under("block")
-	if err != nil {
-		log.Fatal(err)
-	}
-	values, err := named.List(block)
-	if err != nil {
-		log.Fatal(err)
-	}
+	block := notebook.Must(tree.Under("block"))
+	values := notebook.Must(named.List(block))
 	for i, spec := range block {
 		fmt.Println(spec, spec.Bytes(), values[i])
 	}

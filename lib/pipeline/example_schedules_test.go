@@ -2,17 +2,14 @@ package pipeline_test
 
 import (
 	"fmt"
-	"log"
 
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/step"
 )
 
 func ExampleOneFOneB() {
-	p, err := pipeline.OneFOneB(3, 4)
-	if err != nil {
-		log.Fatal(err)
-	}
+	p := notebook.Must(pipeline.OneFOneB(3, 4))
 	fmt.Print(p)
 	fmt.Println("saved:", p.PeakActivations())
 	// Output:
@@ -25,15 +22,9 @@ func ExampleOneFOneB() {
 
 // Each stage of DualPipe is on two ranks, which reduce its gradients.
 func ExampleDualPipe() {
-	p, err := pipeline.DualPipe(2, 4)
-	if err != nil {
-		log.Fatal(err)
-	}
+	p := notebook.Must(pipeline.DualPipe(2, 4))
 	fmt.Print(p)
-	q, err := p.WithMessages()
-	if err != nil {
-		log.Fatal(err)
-	}
+	q := notebook.Must(p.WithMessages())
 	for _, a := range q.Axes {
 		fmt.Println(a.Name, "is on ranks", a.Groups)
 	}
@@ -48,14 +39,8 @@ func ExampleDualPipe() {
 // 1F1B waits longer than ZB-H1, which puts weight gradients where 1F1B waits, at the same memory.
 func ExampleZBH1() {
 	for _, build := range []func(ranks, microbatches int) (*step.Plan, error){pipeline.OneFOneB, pipeline.ZBH1} {
-		p, err := build(3, 4)
-		if err != nil {
-			log.Fatal(err)
-		}
-		t, err := p.Simulate(step.Equal())
-		if err != nil {
-			log.Fatal(err)
-		}
+		p := notebook.Must(build(3, 4))
+		t := notebook.Must(p.Simulate(step.Equal()))
 		fmt.Print(t)
 		fmt.Printf("%s takes %g, of which it waits %.1f%%, and saves %v\n\n", p.Name, t.StepTime, 100*t.Bubble,
 			t.PeakActivations)
@@ -77,19 +62,10 @@ func ExampleZBH1() {
 // A head makes the last stage slow, and there is memory for one micro-batch more than 1F1B saves.
 func ExampleSearch() {
 	costs := step.Costs{Forward: []float64{2, 2, 3}, InputGrad: []float64{2, 2, 3}, WeightGrad: []float64{2, 2, 3}}
-	best, err := pipeline.Search(3, 6, 1, costs, 4)
-	if err != nil {
-		log.Fatal(err)
-	}
-	known, err := pipeline.ZBH1(3, 6)
-	if err != nil {
-		log.Fatal(err)
-	}
+	best := notebook.Must(pipeline.Search(3, 6, 1, costs, 4))
+	known := notebook.Must(pipeline.ZBH1(3, 6))
 	for _, p := range []*step.Plan{best, known} {
-		t, err := p.Simulate(costs)
-		if err != nil {
-			log.Fatal(err)
-		}
+		t := notebook.Must(p.Simulate(costs))
 		fmt.Printf("%s: a step takes %g, and memory %v\n", p.Name, t.StepTime, t.PeakMemory)
 	}
 	// Output:

@@ -2,13 +2,13 @@ package precision_test
 
 import (
 	"fmt"
-	"log"
 	"math"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/precision"
 )
 
@@ -42,27 +42,18 @@ func ExampleFormat_Round() {
 
 // A graph can round to a format that no device supports.
 func ExampleRound() {
-	exec, err := graph.NewExec(devicetest.PureGo(), func(x *graph.Node) *graph.Node {
+	exec := notebook.Must(graph.NewExec(devicetest.PureGo(), func(x *graph.Node) *graph.Node {
 		return precision.Round(x, precision.E4M3)
-	})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}))
 	defer exec.Finalize()
-	out, err := exec.Call([]float32{0.3, 17, 1000, 0.0001})
-	if err != nil {
-		log.Fatal(err)
-	}
+	out := notebook.Must(exec.Call([]float32{0.3, 17, 1000, 0.0001}))
 	fmt.Println(out[0].Value())
 	// Output: [0.3125 16 448 0]
 }
 
 // The memory of one parameter in mixed precision with Adam.
 func ExamplePolicy_ParamBytes() {
-	policy, err := precision.ParsePolicy("bf16")
-	if err != nil {
-		log.Fatal(err)
-	}
+	policy := notebook.Must(precision.ParsePolicy("bf16"))
 	b := policy.ParamBytes()
 	adam := 2 * dtypes.Float32.Size() // momentum and variance
 	fmt.Println(b.Master, "+", adam, "+", b.Param, "+", b.Gradient, "=", b.Total()+adam)

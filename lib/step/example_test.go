@@ -2,22 +2,17 @@ package step_test
 
 import (
 	"fmt"
-	"log"
 	"os"
 	"strings"
 
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/step"
 )
 
 // plan reads and checks a plan.
 func plan(text string) *step.Plan {
-	p, err := step.Parse(text)
-	if err != nil {
-		log.Fatal(err)
-	}
-	if err := p.Check(); err != nil {
-		log.Fatal(err)
-	}
+	p := notebook.Must(step.Parse(text))
+	notebook.Check(p.Check())
 	return p
 }
 
@@ -31,16 +26,10 @@ units 0-2 reduce=data shard=data
 ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0 2RESHARD
 	2REDUCE_GRAD 0UNSHARD 1B0 1RESHARD 1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD U0`)
 	fmt.Print(p)
-	t, err := p.Simulate(step.Costs{Transfer: func(op step.Op) float64 { return 1 }})
-	if err != nil {
-		log.Fatal(err)
-	}
+	t := notebook.Must(p.Simulate(step.Costs{Transfer: func(op step.Op) float64 { return 1 }}))
 	fmt.Print(t)
-	memory, err := p.Memory(step.Sizes{Full: []int64{100}, Resident: []int64{50}, Sum: []int64{100},
-		Reduced: []int64{50}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	memory := notebook.Must(p.Memory(step.Sizes{Full: []int64{100}, Resident: []int64{50}, Sum: []int64{100},
+		Reduced: []int64{50}}))
 	fmt.Println("gathered at most:", memory[0].Peak.Gathered)
 	// Output:
 	// plan zero-3 blocks=3 microbatches=1 every=1 weights=flush
@@ -58,13 +47,10 @@ ranks 0-1: 0UNSHARD 1UNSHARD 0F0 0RESHARD 2UNSHARD 1F0 1RESHARD 2F0 1UNSHARD 2B0
 
 // A schedule by hand, in which rank 0 goes back before it has gone forward with all that rank 1 asks for first.
 func ExamplePlan_Check() {
-	p, err := step.Parse(`
+	p := notebook.Must(step.Parse(`
 schedule by-hand
 rank 0: 0F0 0B0 0F1 0B1 0U1
-rank 1: 1F0 1F1 1B0 1B1 1U1`)
-	if err != nil {
-		log.Fatal(err)
-	}
+rank 1: 1F0 1F1 1B0 1B1 1U1`))
 	fmt.Println(strings.ReplaceAll(p.Check().Error(), "; ", ";\n"))
 	// Output:
 	// step: deadlock: rank 0 is at 0B0 and waits for 1SEND_B0 of rank 1;
@@ -74,14 +60,9 @@ rank 1: 1F0 1F1 1B0 1B1 1U1`)
 
 // What PyTorch's 1F1B writes, in which empty cells are idle.
 func ExampleReadCSV() {
-	p, err := step.ReadCSV(strings.NewReader("0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n"))
-	if err != nil {
-		log.Fatal(err)
-	}
+	p := notebook.Must(step.ReadCSV(strings.NewReader("0F0,0F1,,0B0,,0B1\n,1F0,1B0,1F1,1B1,\n")))
 	p.Name = "from-pytorch"
-	if err := p.WriteCSV(os.Stdout); err != nil {
-		log.Fatal(err)
-	}
+	notebook.Check(p.WriteCSV(os.Stdout))
 	// Output:
 	// # schedule from-pytorch stages=2 microbatches=2 every=2 weights=flush
 	// 0F0,0F1,0B0,0B1,0U1
@@ -89,10 +70,7 @@ func ExampleReadCSV() {
 }
 
 func ExamplePlan_WithMessages() {
-	p, err := plan("schedule 1f1b\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1F1 1B1 1U1").WithMessages()
-	if err != nil {
-		log.Fatal(err)
-	}
+	p := notebook.Must(plan("schedule 1f1b\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1F1 1B1 1U1").WithMessages())
 	fmt.Print(p)
 	// Output:
 	// schedule 1f1b stages=2 microbatches=2 every=2 weights=flush
@@ -104,10 +82,7 @@ func ExamplePlan_WithMessages() {
 func ExamplePlan_Versions() {
 	p := plan("schedule pipedream every=1 weights=stash\nrank 0: 0F0 0F1 0B0 0U0 0F2 0B1 0U1 0B2 0U2\nrank 1: 1F0 " +
 		"1B0 1U0 1F1 1B1 1U1 1F2 1B2 1U2")
-	versions, err := p.Versions()
-	if err != nil {
-		log.Fatal(err)
-	}
+	versions := notebook.Must(p.Versions())
 	for r, list := range p.Ranks {
 		fmt.Printf("rank %d:", r)
 		for i, op := range list {

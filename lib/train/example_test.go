@@ -2,9 +2,9 @@ package train_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/train"
@@ -14,38 +14,18 @@ import (
 // A small GPT learns the reference text in mixed precision: float32 parameters and Adam states, and bfloat16 in the
 // forward and backward pass.
 func Example() {
-	backend, err := xla.Open(xla.Devices(1), xla.Plugin("cpu"))
-	if err != nil {
-		log.Fatal(err)
-	}
+	backend := notebook.Must(xla.Open(xla.Devices(1), xla.Plugin("cpu")))
 	defer backend.Close()
-	mesh, err := backend.Mesh(xla.Axis(train.Axis, 1))
-	if err != nil {
-		log.Fatal(err)
-	}
-	bf16, err := precision.ParsePolicy("bf16")
-	if err != nil {
-		log.Fatal(err)
-	}
+	mesh := notebook.Must(backend.Mesh(xla.Axis(train.Axis, 1)))
+	bf16 := notebook.Must(precision.ParsePolicy("bf16"))
 	model := gpt.Config{Layers: 1, Width: 32, Heads: 4, Seq: 32, Vocab: 256}
-	run, err := train.New(mesh, train.Recipe{Model: model, Optimizer: optim.AdamW(5e-3), Precision: bf16})
-	if err != nil {
-		log.Fatal(err)
-	}
+	run := notebook.Must(train.New(mesh, train.Recipe{Model: model, Optimizer: optim.AdamW(5e-3), Precision: bf16}))
 	defer run.Close()
-	batches, err := gpt.Reference().Batches(model, 8)
-	if err != nil {
-		log.Fatal(err)
-	}
+	batches := notebook.Must(gpt.Reference().Batches(model, 8))
 	for run.Steps() < 41 {
 		inputs, targets, err := batches.Step(run.Steps())
-		if err != nil {
-			log.Fatal(err)
-		}
-		metrics, err := run.Step(inputs, targets)
-		if err != nil {
-			log.Fatal(err)
-		}
+		notebook.Check(err)
+		metrics := notebook.Must(run.Step(inputs, targets))
 		if done := run.Steps(); done%20 == 1 {
 			fmt.Printf("step %2d: loss %.1f\n", done, metrics.Loss)
 		}

@@ -2,36 +2,24 @@ package xla_test
 
 import (
 	"fmt"
-	"log"
 
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // Four devices each square their shard of a vector, and an all-reduce sums the shards on all of them.
 func Example() {
-	backend, err := xla.Open(xla.Devices(4), xla.Plugin("cpu"))
-	if err != nil {
-		log.Fatal(err)
-	}
+	backend := notebook.Must(xla.Open(xla.Devices(4), xla.Plugin("cpu")))
 	defer backend.Close()
-	mesh, err := backend.Mesh(xla.Axis("data", 4))
-	if err != nil {
-		log.Fatal(err)
-	}
-	norm, err := xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+	mesh := notebook.Must(backend.Mesh(xla.Axis("data", 4)))
+	norm := notebook.Must(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
 		part := graph.ReduceAllSum(graph.Square(x)) // of this device's 2 elements
 		return collective.AllReduce(part, collective.Sum, "data")
-	}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated()))
-	if err != nil {
-		log.Fatal(err)
-	}
-	out, err := norm.Call([]float32{1, 2, 3, 4, 5, 6, 7, 8})
-	if err != nil {
-		log.Fatal(err)
-	}
+	}, xla.In(xla.Shard(0, "data")).Gives(xla.Replicated())))
+	out := notebook.Must(norm.Call([]float32{1, 2, 3, 4, 5, 6, 7, 8}))
 	for device, sum := range out[0].Shards() {
 		fmt.Println("device", device, "has", sum.Value())
 	}

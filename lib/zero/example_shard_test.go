@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log"
 
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/zero"
@@ -14,10 +15,7 @@ import (
 // reduce-scattered (REDUCE_GRAD) during the next backward pass. 1F0 and 1B0 are the forward and backward pass of block
 // 1 for micro-batch 0; U0 is optimizer.step() after micro-batch 0.
 func ExampleShard() {
-	plan, err := step.Parse("plan zero-3 blocks=3\nrank 0: 0F0 1F0 2F0 2B0 1B0 0B0 U0") // what one device does
-	if err != nil {
-		log.Fatal(err)
-	}
+	plan := notebook.Must(step.Parse("plan zero-3 blocks=3\nrank 0: 0F0 1F0 2F0 2B0 1B0 0B0 U0"))
 	plan = plan.Replicate(4, "data")
 	plan = zero.Shard(plan, 3, 1, 1, "data")
 	fmt.Println(plan)
@@ -35,9 +33,7 @@ func ExampleShard() {
 // (SEND_F, RECV_F: activations; SEND_B, RECV_B: gradients) run beside the passes.
 func ExampleShard_pipeline() {
 	plan, err := pipeline.OneFOneB(2, 3)
-	if err != nil {
-		log.Fatal(err)
-	}
+	notebook.Check(err)
 	if plan, err = plan.WithMessages(); err != nil {
 		log.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/memest"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/train"
 	"github.com/shardbook/shardbook/lib/xla"
@@ -16,21 +17,16 @@ import (
 // Stage 3 by two ranks with a device each: they hold half of all, and gather each block's parameters a pass ahead. The
 // ranks may as well be processes on two hosts ([zero.Join], lib/collective/mpi).
 func ExampleNew() {
-	must := func(err error) {
-		if err != nil {
-			panic(err)
-		}
-	}
 	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
-	must(err)
+	notebook.Check(err)
 	defer backend.Close()
 	recipe := train.Recipe{Model: deep(2, 8), Optimizer: optim.Adam(1e-3)}
 	run, err := zero.New(context.Background(), backend, recipe, 2, zero.Options{Stage: 3, Prefetch: 1})
-	must(err)
+	notebook.Check(err)
 	defer run.Close()
 	x := tensors.FromValue([][]float32{{1, 2, 3, 4, 5, 6, 7, 8}, {8, 7, 6, 5, 4, 3, 2, 1}})
 	_, err = run.Step(context.Background(), x, x)
-	must(err)
+	notebook.Check(err)
 	held, all := run.Memory(), recipe.Model.Params().Bytes()
 	fmt.Println(held[memest.Parameters], "of", all, "bytes of parameters,", held[memest.Optimizer], "of", 2*all,
 		"of Adam's states")
@@ -51,23 +47,18 @@ func ExampleNew() {
 // The same as one program. The traffic along the devices' axis shows what XLA made of it. (The first block's backward
 // pass does not need its parameters.)
 func ExampleNewSPMD() {
-	must := func(err error) {
-		if err != nil {
-			panic(err)
-		}
-	}
 	backend, err := xla.Open(xla.Devices(2))
-	must(err)
+	notebook.Check(err)
 	defer backend.Close()
 	recipe := train.Recipe{Model: deep(3, 8), Optimizer: optim.Adam(1e-3)}
 	run, err := zero.NewSPMD(context.Background(), backend, recipe, 2, zero.Options{Stage: 3})
-	must(err)
+	notebook.Check(err)
 	defer run.Close()
 	x := tensors.FromValue([][]float32{{1, 2, 3, 4, 5, 6, 7, 8}, {8, 7, 6, 5, 4, 3, 2, 1}})
 	_, err = run.Step(context.Background(), x, x)
-	must(err)
+	notebook.Check(err)
 	sent, err := run.Traffic()
-	must(err)
+	notebook.Check(err)
 	fmt.Println(run.Memory()[memest.Parameters], "of", recipe.Model.Params().Bytes(), "bytes of parameters;", sent,
 		"bytes sent")
 	// Output:

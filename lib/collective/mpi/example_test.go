@@ -3,11 +3,11 @@ package mpi_test
 import (
 	"context"
 	"fmt"
-	"log"
 	"os"
 
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/collective/mpi"
+	"github.com/shardbook/shardbook/lib/notebook"
 )
 
 // The same function runs under mpirun and, with group.Run, on goroutines.
@@ -17,9 +17,7 @@ func Example() {
 		return group.AllReduce(ctx, g, gradient, group.Mean)
 	}
 	world, err := mpi.World()
-	if err != nil {
-		log.Fatal(err)
-	}
+	notebook.Check(err)
 	err = average(context.Background(), world)
 	if err != nil {
 		fmt.Println(err)

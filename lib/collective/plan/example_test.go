@@ -2,33 +2,26 @@ package plan_test
 
 import (
 	"fmt"
-	"log"
 	"os"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/collective/plan"
+	"github.com/shardbook/shardbook/lib/notebook"
 )
 
 // must makes a plan for an example.
 func must(p *plan.Plan, err error) *plan.Plan {
-	if err != nil {
-		log.Fatal(err)
-	}
+	notebook.Check(err)
 	return p
 }
 
 // The ring all-reduce of three ranks: what each does, that it is right, and what it
 // holds after every round. a, b and c are the ranks' contributions.
 func Example() {
-	p, err := plan.New(plan.AllReduce, plan.Ring, 3)
-	if err != nil {
-		log.Fatal(err)
-	}
+	p := notebook.Must(plan.New(plan.AllReduce, plan.Ring, 3))
 	fmt.Print(p)
 	fmt.Println("wrong:", p.Prove())
-	if err := p.Draw(os.Stdout); err != nil {
-		log.Fatal(err)
-	}
+	notebook.Check(p.Draw(os.Stdout))
 	// Output:
 	// all-reduce by ring: 3 ranks, root 0, 3 chunks, 4 slots, 4 rounds
 	// rank 0
@@ -76,18 +69,9 @@ func ExamplePlan_Cost() {
 	network := plan.Uniform(plan.Link{Latency: 5 * time.Microsecond, Bandwidth: 50e9})
 	for _, algorithm := range plan.Algorithms(plan.AllReduce) {
 		p := must(plan.New(plan.AllReduce, algorithm, 8))
-		traffic, err := p.Count(250e6, 4)
-		if err != nil {
-			log.Fatal(err)
-		}
-		long, err := p.Cost(network, 250e6, 4)
-		if err != nil {
-			log.Fatal(err)
-		}
-		short, err := p.Cost(network, 250, 4)
-		if err != nil {
-			log.Fatal(err)
-		}
+		traffic := notebook.Must(p.Count(250e6, 4))
+		long := notebook.Must(p.Cost(network, 250e6, 4))
+		short := notebook.Must(p.Cost(network, 250, 4))
 		fmt.Printf("%-19v %2d rounds, rank 0 sends %4.2f GB: %9v; one kilobyte: %v\n", algorithm, traffic.Rounds,
 			float64(traffic.Sent[0].Bytes)/1e9, long.Total.Round(time.Microsecond),
 			short.Total.Round(10*time.Nanosecond))
@@ -108,14 +92,8 @@ func ExamplePlan_Cost() {
 func ExamplePlan_Order() {
 	for _, algorithm := range plan.Algorithms(plan.AllReduce) {
 		p := must(plan.New(plan.AllReduce, algorithm, 4))
-		order, err := p.Order(3, 0)
-		if err != nil {
-			log.Fatal(err)
-		}
-		same, err := p.SameBits()
-		if err != nil {
-			log.Fatal(err)
-		}
+		order := notebook.Must(p.Order(3, 0))
+		same := notebook.Must(p.SameBits())
 		fmt.Printf("%-19v %v %v\n", algorithm, order, same)
 	}
 	// Output:
@@ -133,10 +111,7 @@ func ExamplePlan_Order() {
 func ExampleBusFactor() {
 	const ranks, bytes = 8, 1 << 30
 	p := must(plan.New(plan.AllReduce, plan.Ring, ranks))
-	line, err := p.Cost(plan.Uniform(plan.Link{Latency: time.Microsecond, Bandwidth: 100e9}), bytes, 1)
-	if err != nil {
-		log.Fatal(err)
-	}
+	line := notebook.Must(p.Cost(plan.Uniform(plan.Link{Latency: time.Microsecond, Bandwidth: 100e9}), bytes, 1))
 	algorithm := bytes / line.Total.Seconds()
 	fmt.Printf("algorithm bandwidth %.1f GB/s, bus bandwidth %.1f GB/s\n",
 		algorithm/1e9, algorithm*plan.BusFactor(plan.AllReduce, ranks)/1e9)

@@ -3,7 +3,6 @@ package storemodel_test
 import (
 	"context"
 	"fmt"
-	"log"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
@@ -14,6 +13,7 @@ import (
 	"github.com/gomlx/gomlx/ml/model"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/params/storemodel"
@@ -30,10 +30,7 @@ func Example() {
 		return graph.ReduceAllMean(graph.Square(graph.Sub(predict(scope, inputs), targets)))
 	}
 	backend, store := devicetest.One(), model.NewStore()
-	m, err := storemodel.New(backend, store, loss, shapes.Make(dtypes.Float32, 8, 2), shapes.Make(dtypes.Float32, 8, 1))
-	if err != nil {
-		log.Fatal(err)
-	}
+	m := notebook.Must(storemodel.New(backend, store, loss, shapes.Make(dtypes.Float32, 8, 2), shapes.Make(dtypes.Float32, 8, 1)))
 	for _, spec := range m.Params() {
 		fmt.Println(spec)
 	}
@@ -41,17 +38,9 @@ func Example() {
 	// Here a technique trains m.
 	trained := []*tensors.Tensor{tensors.FromValue([][]float32{{1}, {2}}), tensors.FromValue([]float32{3})}
 
-	if err := m.Write(trained); err != nil {
-		log.Fatal(err)
-	}
-	exec, err := model.NewExec(backend, store, predict)
-	if err != nil {
-		log.Fatal(err)
-	}
-	y, err := exec.Call1([][]float32{{10, 100}})
-	if err != nil {
-		log.Fatal(err)
-	}
+	notebook.Check(m.Write(trained))
+	exec := notebook.Must(model.NewExec(backend, store, predict))
+	y := notebook.Must(exec.Call1([][]float32{{10, 100}}))
 	fmt.Println(y.Value())
 	// Output:
 	// line.dense.weights (Float32)[2, 1]
@@ -61,14 +50,9 @@ func Example() {
 
 // A GoMLX model in two layers, with batch normalization and dropout, trains in a pipeline of two devices.
 func ExampleNewChain() {
-	must := func(err error) {
-		if err != nil {
-			log.Fatal(err)
-		}
-	}
 	ctx := context.Background()
 	backend, err := xla.Open(xla.Devices(2), xla.Plugin("cpu"))
-	must(err)
+	notebook.Check(err)
 	defer backend.Close()
 	rows := [][]float32{{0, 0}, {0, 1}, {1, 0}, {1, 1}, {0, 0}, {0, 1}, {1, 0}, {1, 1}}
 	inputs, targets := tensors.FromValue(rows), tensors.FromValue([][]float32{{0}, {1}, {1}, {0}, {0}, {1}, {1}, {0}})
@@ -86,26 +70,26 @@ func ExampleNewChain() {
 	store := model.NewStore()
 	store.SetParam(model.ParamInitialSeed, int64(7))
 	m, err := storemodel.NewChain(backend, store, network, criterion, inputs.Shape(), targets.Shape())
-	must(err)
+	notebook.Check(err)
 	for _, name := range m.BufferNames() {
 		fmt.Println("not trained:", name)
 	}
 	recipe := train.Recipe{Model: m, Optimizer: optim.AdamW(0.03)}
 	run, err := parallel.New(ctx, backend, recipe, parallel.Layout{Pipe: 2}, parallel.Options{})
-	must(err)
+	notebook.Check(err)
 	defer run.Close()
 	for range 200 {
 		_, err := run.Step(ctx, inputs, targets)
-		must(err)
+		notebook.Check(err)
 	}
 
 	named, err := run.Params(ctx)
-	must(err)
+	notebook.Check(err)
 	values, err := named.List(m.Params())
-	must(err)
-	must(m.Write(values))
+	notebook.Check(err)
+	notebook.Check(m.Write(values))
 	y, err := model.CallOnce(backend, store, network.Build, inputs)
-	must(err)
+	notebook.Check(err)
 	for i, row := range rows[:4] {
 		fmt.Printf("%v xor %v: %t\n", row[0], row[1], y.Value().([][]float32)[i][0] > 0.5)
 	}

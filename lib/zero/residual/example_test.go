@@ -2,17 +2,15 @@ package residual_test
 
 import (
 	"fmt"
-	"log"
 
+	"github.com/shardbook/shardbook/lib/notebook"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/zero/residual"
 )
 
 func check[T any](value T, err error) T {
-	if err != nil {
-		log.Fatal(err)
-	}
+	notebook.Check(err)
 	return value
 }
 
