@@ -254,9 +254,7 @@ func TestFailures(t *testing.T) {
 		"nobody":       `--impls: no implementation "nobody", want some of good,`,
 	} {
 		_, err := run(t.Context(), newFake(), "--rounds=1 --impls="+name)
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("%s: error %v, want one with %q", name, err, want)
-		}
+		must.Refuse(t, name, err, want)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

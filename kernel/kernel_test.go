@@ -131,9 +131,7 @@ func TestHeadlessKeepsAndForgets(t *testing.T) {
 	must.Do(t, err)
 	reads := notebook(t, imports+"%%\nnotebook.Must(notebook.Kept[int](\"answer\"))")
 	err = k.Headless(t.Context(), kernel.Run{Notebook: reads})
-	if err == nil || !strings.Contains(err.Error(), "kept so far: nothing") {
-		t.Errorf("a new kernel sees what another kept: %v", err)
-	}
+	must.Refuse(t, "a new kernel sees what another kept", err, "kept so far: nothing")
 }
 
 func TestHeadlessStartsNoLanguageServer(t *testing.T) {

@@ -1,7 +1,10 @@
 // Package must is for tests: it ends them at errors that they do not expect.
 package must
 
-import "testing"
+import (
+	"strings"
+	"testing"
+)
 
 // Do fails the test at once unless err is nil.
 func Do(t testing.TB, err error) {
@@ -26,4 +29,18 @@ func Value[T any](v T, err error) T {
 		panic(err)
 	}
 	return v
+}
+
+// Refuse checks that there is an error and that it says each of the words; what names the case.
+func Refuse(t testing.TB, what any, err error, words ...string) {
+	t.Helper()
+	if err == nil {
+		t.Errorf("%+v: no error, want one with %q", what, words)
+		return
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%+v: error %q, want one with %q", what, err, w)
+		}
+	}
 }

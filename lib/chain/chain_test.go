@@ -241,9 +241,7 @@ func TestRefused(t *testing.T) {
 		if err == nil {
 			err = build(c.m)
 		}
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want %q", name, err, c.want)
-		}
+		must.Refuse(t, name, err, c.want)
 	}
 }
 

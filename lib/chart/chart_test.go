@@ -113,9 +113,7 @@ func TestErrors(t *testing.T) {
 		_, html := test.chart.HTML()
 		for from, err := range map[string]error{"Err": test.chart.Err(), "SVG": svg, "HTML": html,
 			"Text": errors.New(test.chart.Text())} {
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("%s: error %v does not say %q", from, err, test.want)
-			}
+			must.Refuse(t, from, err, test.want)
 		}
 	}
 }

@@ -67,9 +67,7 @@ func TestOfRefuses(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Of(test.chart).SVG()
-			if err == nil || !strings.Contains(err.Error(), test.want) {
-				t.Errorf("error %v does not say %q", err, test.want)
-			}
+			must.Refuse(t, "", err, test.want)
 		})
 	}
 }

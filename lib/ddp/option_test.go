@@ -11,6 +11,7 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/collective/plan"
@@ -113,9 +114,7 @@ func TestRefused(t *testing.T) {
 		} else if _, e := c.o.Plan(c.r, c.ranks); e == nil && name != "many devices" {
 			t.Errorf("%s: there is a plan", name)
 		}
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want %q", name, err, c.want)
-		}
+		must.Refuse(t, name, err, c.want)
 	}
 	if _, err := ddp.New(ctx, nil, plain, 2, ddp.Options{}); err == nil || !strings.Contains(err.Error(), "xla.Open") {
 		t.Errorf("no backend: %v", err)

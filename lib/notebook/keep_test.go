@@ -94,16 +94,6 @@ func checkRoundTrip[T any](t *testing.T, name string, value T) {
 	checkKept(t, name, value)
 }
 
-// checkError wants an error with some texts.
-func checkError(t *testing.T, what string, err error, texts ...string) {
-	t.Helper()
-	for _, text := range texts {
-		if err == nil || !strings.Contains(err.Error(), text) {
-			t.Errorf("%s: got %v, want an error with %q", what, err, text)
-		}
-	}
-}
-
 func TestKeepRoundTrip(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
 		checkRoundTrip(t, "int", -42)
@@ -178,25 +168,25 @@ func TestAnotherKernelSeesNothing(t *testing.T) {
 	keep(t, "loss", 1.5)
 	t.Setenv("GONB_TMP_DIR", t.TempDir())
 	_, err := notebook.Kept[float64]("loss")
-	checkError(t, "another kernel", err, "no value kept")
+	must.Refuse(t, "another kernel", err, "no value kept")
 	t.Setenv("GONB_TMP_DIR", "")
-	checkError(t, "without a folder", notebook.Keep("loss", 1.5), "GONB_TMP_DIR")
+	must.Refuse(t, "without a folder", notebook.Keep("loss", 1.5), "GONB_TMP_DIR")
 }
 
 func TestKeptErrors(t *testing.T) {
 	inCell(t, t.TempDir())
 	const first = `; run the cell that calls notebook.Keep("loss", …) first`
 	_, err := notebook.Kept[float64]("loss")
-	checkError(t, "of nothing", err, `notebook: no value kept under "loss"; kept so far: nothing`+first)
+	must.Refuse(t, "of nothing", err, `notebook: no value kept under "loss"; kept so far: nothing`+first)
 	for _, name := range []string{"weights", "accuracy/1"} {
 		keep(t, name, 0.5)
 	}
 	_, err = notebook.Kept[float64]("loss")
-	checkError(t, "of others", err, `notebook: no value kept under "loss"; kept so far: "accuracy/1", "weights"`+first)
+	must.Refuse(t, "of others", err, `notebook: no value kept under "loss"; kept so far: "accuracy/1", "weights"`+first)
 	_, err = notebook.Kept[[]int]("weights")
-	checkError(t, "another type", err, `notebook: reading "weights": the value is a float64, not a []int`)
+	must.Refuse(t, "another type", err, `notebook: reading "weights": the value is a float64, not a []int`)
 	_, err = notebook.Kept[any]("weights")
-	checkError(t, "any type", err, `notebook: reading "weights": the value is a float64, not a interface {}`)
+	must.Refuse(t, "any type", err, `notebook: reading "weights": the value is a float64, not a interface {}`)
 }
 
 // The two functions each declare a type run, as two cells may.
@@ -212,7 +202,7 @@ func TestKeptOfTypeDeclaredAnew(t *testing.T) {
 	}
 	everywhere(t, func(t *testing.T) {
 		must.Do(t, keepFirst())
-		checkError(t, "another type run", readSecond(), "declared again")
+		must.Refuse(t, "another type run", readSecond(), "declared again")
 	})
 }
 
@@ -251,7 +241,7 @@ func TestKeepRefuses(t *testing.T) {
 	everywhere(t, func(t *testing.T) {
 		for _, test := range tests {
 			keep(t, "value", "old")
-			checkError(t, test.name, notebook.Keep("value", test.value), test.want, `"value"`)
+			must.Refuse(t, test.name, notebook.Keep("value", test.value), test.want, `"value"`)
 			checkKept(t, "value", "old")
 		}
 	})
@@ -284,9 +274,9 @@ func TestKeepWithoutFolder(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	must.Do(t, os.WriteFile(file, nil, 0o600))
 	inCell(t, file)
-	checkError(t, "Keep", notebook.Keep("value", 1), "")
+	must.Refuse(t, "Keep", notebook.Keep("value", 1), "")
 	_, err := notebook.Kept[int]("value")
-	checkError(t, "Kept", err, "")
+	must.Refuse(t, "Kept", err, "")
 }
 
 // One cell keeps a result, a later one reads it.

@@ -89,10 +89,10 @@ func TestRunFails(t *testing.T) {
 	must.Do(t, err)
 	in, out := toy.Batch(0, faultRows)
 	_, err = run.Step(t.Context(), in, out)
-	checkError(t, "a step", err, "it takes longer than 1ns")
+	must.Refuse(t, "a step", err, "it takes longer than 1ns")
 	for range 2 {
 		_, err = run.Step(t.Context(), in, out)
-		checkError(t, "a step after it", err, "join a new group and load the last checkpoint")
+		must.Refuse(t, "a step after it", err, "join a new group and load the last checkpoint")
 	}
 	if err := run.Close(); err != nil {
 		t.Error(err)

@@ -23,10 +23,6 @@ import (
 // does, but for rounding, and local SGD as ranks of one device each do it.
 func TestGradients(t *testing.T) {
 	const steps, rows = 4, 16
-	must := func(err error) {
-		t.Helper()
-		must.Do(t, err)
-	}
 	mean := toy.Layers(5, false)
 	sum := mean
 	sum.Criterion = func(y, targets *graph.Node) *graph.Node {
@@ -38,17 +34,17 @@ func TestGradients(t *testing.T) {
 		for i := range steps {
 			in, out := toy.Batch(i, rows)
 			m, err := run.Step(t.Context(), in, out)
-			must(err)
+			must.Do(t, err)
 			loss = m.Loss
 		}
 		got, err := run.Params(context.Background())
-		must(err)
-		must(run.Close())
+		must.Do(t, err)
+		must.Do(t, run.Close())
 		return got, loss
 	}
 	batch := func(i int) (*tensors.Tensor, *tensors.Tensor) { return toy.Batch(i, rows) }
 	local, err := ddp.New(t.Context(), devices(), recipe, 2, ddp.Options{Every: 2})
-	must(err)
+	must.Do(t, err)
 	apart, apartLoss := learn(local)
 	for _, l := range []parallel.Layout{
 		{Replicas: 2, Data: 2, Sync: ddp.Bucketed, BucketBytes: 200}, {Replicas: 2, Pipe: 2, Sync: ddp.Naive,
@@ -77,7 +73,7 @@ func TestGradients(t *testing.T) {
 			bound = 1 << 19 // of types of 8 and 16 bits
 		}
 		run, err := parallel.New(t.Context(), devices(), r, l, parallel.Options{})
-		must(err)
+		must.Do(t, err)
 		got, last := learn(run)
 		if off := traintest.Apart(t, want, got); !(off <= bound) || math.Abs(last/loss-1) > 1e-2 {
 			t.Errorf("%+v: %g units apart, the last loss %g, want %g", l, off, last, loss)
@@ -85,9 +81,9 @@ func TestGradients(t *testing.T) {
 	}
 	tied := train.Recipe{Model: toy.Model(true), Optimizer: optim.SGD(1)}
 	_, err = parallel.NewPlan(tied, parallel.Layout{Replicas: 2, Pipe: 2, Every: 2})
-	checkError(t, "tied", err, "ranks of a pipeline have parameters in common")
+	must.Refuse(t, "tied", err, "ranks of a pipeline have parameters in common")
 	clipped := recipe
 	clipped.Clip = 1
 	_, err = parallel.NewPlan(clipped, parallel.Layout{Replicas: 2, Pipe: 2, Every: 2})
-	checkError(t, "clipped", err, "local SGD cannot clip gradients")
+	must.Refuse(t, "clipped", err, "local SGD cannot clip gradients")
 }

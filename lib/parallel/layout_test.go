@@ -16,14 +16,6 @@ import (
 	"github.com/shardbook/shardbook/lib/train"
 )
 
-// checkError fails the test unless there is an error that says what it must.
-func checkError(t *testing.T, name string, err error, want string) {
-	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%s: %v, want an error with %q", name, err, want)
-	}
-}
-
 // TestRefusedLayouts deals a model with few heads, blocks and tokens to all layouts of eight devices: what memest
 // refuses is refused with its reason before anything runs, and, but for what is listed, by the plan as well.
 func TestRefusedLayouts(t *testing.T) {
@@ -58,9 +50,9 @@ func TestRefusedLayouts(t *testing.T) {
 				continue
 			}
 			refused++
-			checkError(t, "estimate", ledger, field)
+			must.Refuse(t, "estimate", ledger, field)
 			if planned != "" {
-				checkError(t, "plan", plan, planned)
+				must.Refuse(t, "plan", plan, planned)
 			}
 		}
 	}
@@ -70,7 +62,7 @@ func TestRefusedLayouts(t *testing.T) {
 	// one head for two devices; memest does not know in which way devices share sequences
 	l := parallel.Layout{Ulysses: 8}
 	_, err := parallel.NewPlan(sharing(train.Recipe{Model: c, Optimizer: optim.SGD(1)}, l, ""), l)
-	checkError(t, "ulysses", err, "a device has 4 query heads")
+	must.Refuse(t, "ulysses", err, "a device has 4 query heads")
 }
 
 // TestStagesAlone: without devices that have other rows or tokens, all stages of ZeRO have the same on all ranks.
@@ -172,11 +164,11 @@ func TestInvalidLayouts(t *testing.T) {
 		{parallel.Layout{Replicas: 2, Tensor: 2, Hook: ddp.BF16()}, "with Tensor 2 a device has gradients of parts"},
 		{parallel.Layout{Replicas: 2, Every: 2, EachMicroBatch: true}, "Options.Every is 2"},
 	} {
-		checkError(t, "layout", c.layout.Validate(), c.want)
+		must.Refuse(t, "layout", c.layout.Validate(), c.want)
 		_, err := parallel.NewPlan(train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, c.layout)
-		checkError(t, "plan", err, c.want)
+		must.Refuse(t, "plan", err, c.want)
 		_, err = c.layout.Estimate(setup(small(2)), 8)
-		checkError(t, "estimate", err, c.want)
+		must.Refuse(t, "estimate", err, c.want)
 	}
 }
 
@@ -192,10 +184,10 @@ func TestFits(t *testing.T) {
 	if err := l.Fits(s, 8, largest); err != nil {
 		t.Error(err)
 	}
-	checkError(t, "too little memory", l.Fits(s, 8, largest-1), "and has")
-	checkError(t, "rows", l.Fits(s, 12, 1<<40), "a batch of 12 sequences for 4 data-parallel devices, with 2 "+
+	must.Refuse(t, "too little memory", l.Fits(s, 8, largest-1), "and has")
+	must.Refuse(t, "rows", l.Fits(s, 12, 1<<40), "a batch of 12 sequences for 4 data-parallel devices, with 2 "+
 		"micro-batches each: make it a multiple of 8")
-	checkError(t, "no rows", l.Fits(s, 0, 1<<40), "a batch of 0 sequences")
+	must.Refuse(t, "no rows", l.Fits(s, 0, 1<<40), "a batch of 0 sequences")
 	more := l
 	more.ZeRO = 3
 	if sharded, err := more.Estimate(s, 8); err != nil || sharded.BytesPerDevice() >= largest {

@@ -237,10 +237,10 @@ func TestOwnSchedule(t *testing.T) {
 		t.Errorf("the plan is\n%s", p)
 	}
 	_, err = parallel.NewPlan(r, parallel.Layout{Plan: offload.Inputs(own, 0)})
-	checkError(t, "a schedule with more than passes", err, "give it passes, updates and messages only")
+	must.Refuse(t, "a schedule with more than passes", err, "give it passes, updates and messages only")
 	stuck := own.Clone()
 	slices.Reverse(stuck.Ranks[0])
-	checkError(t, "a schedule that cannot be", parallel.Layout{Plan: stuck}.Validate(), "rank 0")
+	must.Refuse(t, "a schedule that cannot be", parallel.Layout{Plan: stuck}.Validate(), "rank 0")
 }
 
 // TestAsynchronous trains by a schedule that updates while micro-batches are under way: the bits are those of
@@ -273,9 +273,9 @@ func TestAsynchronous(t *testing.T) {
 	}
 	r.Clip = 1
 	_, err = parallel.NewPlan(r, l)
-	checkError(t, "clipping", err, "the schedule pipedream updates between micro-batches, but Recipe.Clip")
+	must.Refuse(t, "clipping", err, "the schedule pipedream updates between micro-batches, but Recipe.Clip")
 	l.Data = 2
-	checkError(t, "several devices", l.Validate(), "updates while micro-batches are under way")
+	must.Refuse(t, "several devices", l.Validate(), "updates while micro-batches are under way")
 }
 
 // TestLink has what goes between ranks take as long as over a slow link, and come to the same bits.

@@ -3,6 +3,7 @@ package parallel_test
 import (
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/parallel"
 )
@@ -59,7 +60,7 @@ func TestSequenceDegrees(t *testing.T) {
 			t.Errorf("%+v: %d and %d, error %v", c, ring, ulysses, err)
 		}
 		if c.err != "" {
-			checkError(t, c.method, err, c.err)
+			must.Refuse(t, c.method, err, c.err)
 		} else if err != nil {
 			t.Errorf("%+v: %v", c, err)
 		}

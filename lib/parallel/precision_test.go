@@ -155,6 +155,6 @@ func TestRulesRefused(t *testing.T) {
 		model.Width = 32 // large enough for blocks of 8-bit states
 		c.recipe.Model = model
 		_, err := parallel.NewPlan(sharing(c.recipe, c.layout, ""), c.layout)
-		checkError(t, name, err, c.want)
+		must.Refuse(t, name, err, c.want)
 	}
 }

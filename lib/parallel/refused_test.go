@@ -67,14 +67,14 @@ func TestRefused(t *testing.T) {
 		"more devices": {toys, parallel.Layout{Pipe: 3, Data: 3},
 			"the layout needs 9 devices, the backend has 8: open more with xla.Devices"},
 	} {
-		checkError(t, name, begin(devices(), c.recipe, c.layout), c.want)
+		must.Refuse(t, name, begin(devices(), c.recipe, c.layout), c.want)
 	}
-	checkError(t, "no backend", begin(nil, toys, parallel.Layout{}), "the backend is nil: open one with xla.Open")
+	must.Refuse(t, "no backend", begin(nil, toys, parallel.Layout{}), "the backend is nil: open one with xla.Open")
 
 	p, err := parallel.NewPlan(toys, parallel.Layout{Pipe: 2, Data: 2})
 	must.Do(t, err)
 	_, err = p.Bytes(2)
-	checkError(t, "no such rank", err, "rank 2 of 2")
+	must.Refuse(t, "no such rank", err, "rank 2 of 2")
 	join := func(ranks int, b *xla.Backend, first int) error {
 		return group.Run(t.Context(), ranks, func(ctx context.Context, g group.Group) error {
 			r, err := p.Join(ctx, g, b, first, parallel.Options{})
@@ -84,10 +84,10 @@ func TestRefused(t *testing.T) {
 			return r.Close()
 		}, group.Timeout(time.Minute))
 	}
-	checkError(t, "a larger group", join(3, devices(), 0), "a group of 3 ranks for a layout of 2: make it 2")
-	checkError(t, "no backend to join on", join(2, nil, 0), "the backend is nil")
-	checkError(t, "no such device", join(2, devices(), 8), "a mesh from device 8 on")
-	checkError(t, "too few left", join(2, devices(), 7), "needs more than the backend's 1 devices from number 7 on")
+	must.Refuse(t, "a larger group", join(3, devices(), 0), "a group of 3 ranks for a layout of 2: make it 2")
+	must.Refuse(t, "no backend to join on", join(2, nil, 0), "the backend is nil")
+	must.Refuse(t, "no such device", join(2, devices(), 8), "a mesh from device 8 on")
+	must.Refuse(t, "too few left", join(2, devices(), 7), "needs more than the backend's 1 devices from number 7 on")
 }
 
 // TestModelsRefused gives a run a model whose loss is no scalar, and one that refuses the batch: errors before a step
@@ -103,7 +103,7 @@ func TestModelsRefused(t *testing.T) {
 		for range 2 {
 			in, out := toy.Batch(0, 8)
 			_, err := run.Step(t.Context(), in, out)
-			checkError(t, "a model", err, want)
+			must.Refuse(t, "a model", err, want)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func TestBatchesRefused(t *testing.T) {
 			{inputs, inputs, "the criterion: dimension of axis #1"}, // of another width than the outputs
 		} {
 			_, err := run.Step(context.Background(), c.inputs, c.targets)
-			checkError(t, at, err, c.want)
+			must.Refuse(t, at, err, c.want)
 		}
 	}
 	bad("before a step")
@@ -150,6 +150,6 @@ func TestBatchesRefused(t *testing.T) {
 	_, traffic := run.Traffic()
 	for what, err := range map[string]error{"Step": step, "Params": all, "Traffic": traffic,
 		"Save": run.Save(context.Background(), t.TempDir(), nil, 0), "Load": run.Load(context.Background(), nil)} {
-		checkError(t, fmt.Sprintf("%s of a closed run", what), err, "closed")
+		must.Refuse(t, fmt.Sprintf("%s of a closed run", what), err, "closed")
 	}
 }

@@ -90,7 +90,7 @@ func TestBetween(t *testing.T) {
 		t.Errorf("%q go between hosts, want %q", l.Between(), want)
 	}
 	_, err = l.Traffic(setup(small(2)), 7)
-	checkError(t, "rows", err, "a batch of 7 sequences")
+	must.Refuse(t, "rows", err, "a batch of 7 sequences")
 	_, err = parallel.Layout{Pipe: -1}.Traffic(setup(small(2)), 8)
-	checkError(t, "layout", err, "Layout.Pipe is -1")
+	must.Refuse(t, "layout", err, "Layout.Pipe is -1")
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/collective/group"
@@ -102,9 +103,7 @@ func TestRefused(t *testing.T) {
 			})
 			e.Close()
 		}
-		if err == nil || !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%s: error %v, want %q", name, err, c.want)
-		}
+		must.Refuse(t, name, err, c.want)
 	}
 	if _, err := paramserver.NewPrograms(nil, plain, paramserver.Options{}); err == nil ||
 		!strings.Contains(err.Error(), "xla.Open") {

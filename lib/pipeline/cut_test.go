@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
@@ -102,7 +103,7 @@ func TestBalance(t *testing.T) {
 		name := fmt.Sprintf("costs %v, memory %v up to %g, %d stages", costs, memory, limit, stages)
 		if want == nil {
 			refused++
-			checkError(t, name, err, fmt.Sprintf("allow %g", room))
+			must.Refuse(t, name, err, fmt.Sprintf("allow %g", room))
 			continue
 		}
 		fitted++
@@ -132,7 +133,7 @@ func TestBalanceRefused(t *testing.T) {
 		{[]float64{1, 2}, []float64{1}, 2, "the memory of 1 blocks and the costs of 2"},
 	} {
 		cut, err := pipeline.Balance(c.costs, c.memory, 10, c.stages)
-		checkError(t, fmt.Sprint(c, cut), err, c.want)
+		must.Refuse(t, fmt.Sprint(c, cut), err, c.want)
 	}
 }
 

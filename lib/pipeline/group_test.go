@@ -119,10 +119,10 @@ func TestRefused(t *testing.T) {
 		if err == nil {
 			_ = run.Close()
 		}
-		checkError(t, name, err, c.want)
+		must.Refuse(t, name, err, c.want)
 	}
 	_, err := pipeline.New(t.Context(), nil, free(), on(oneF))
-	checkError(t, "no backend", err, "the backend is nil")
+	must.Refuse(t, "no backend", err, "the backend is nil")
 	join := func(ranks int, b *xla.Backend, first int) error {
 		return group.Run(t.Context(), ranks, func(ctx context.Context, g group.Group) error {
 			r, err := pipeline.Join(ctx, g, b, first+g.Rank(), free(), on(oneF))
@@ -132,10 +132,10 @@ func TestRefused(t *testing.T) {
 			return r.Close()
 		}, group.Timeout(time.Minute))
 	}
-	checkError(t, "a larger group", join(3, backend, 0),
+	must.Refuse(t, "a larger group", join(3, backend, 0),
 		"a group of 3 ranks for 1 pipelines of 2 ranks: use a group of 2")
-	checkError(t, "no backend to join on", join(2, nil, 0), "the backend is nil")
-	checkError(t, "no such device", join(2, backend, deviceCount), "device 8")
+	must.Refuse(t, "no backend to join on", join(2, nil, 0), "the backend is nil")
+	must.Refuse(t, "no such device", join(2, backend, deviceCount), "device 8")
 
 	for _, c := range []struct {
 		model train.Model
@@ -150,7 +150,7 @@ func TestRefused(t *testing.T) {
 		for range 2 { // which loses no rank
 			in, out := toy.Batch(0, c.rows)
 			_, err := run.Step(t.Context(), in, out)
-			checkError(t, "a batch or a model", err, c.want)
+			must.Refuse(t, "a batch or a model", err, c.want)
 		}
 	}
 }

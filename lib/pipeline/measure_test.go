@@ -57,13 +57,13 @@ func TestMeasure(t *testing.T) {
 	cancelled, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, err = pipeline.Measure(cancelled, backend, 0, free(), inputs, targets)
-	checkError(t, "cancelled", err, "cancel")
+	must.Refuse(t, "cancelled", err, "cancel")
 	_, err = pipeline.Measure(t.Context(), backend, deviceCount, free(), inputs, targets)
-	checkError(t, "no such device", err, "device 8")
+	must.Refuse(t, "no such device", err, "device 8")
 	_, err = pipeline.Measure(t.Context(), nil, 0, free(), inputs, targets)
-	checkError(t, "no backend", err, "the backend is nil")
+	must.Refuse(t, "no backend", err, "the backend is nil")
 	_, err = pipeline.Measure(t.Context(), backend, 0, free(), shapes.Make(dtypes.Float32, 2, 5), targets)
-	checkError(t, "another width", err, `block "in"`)
+	must.Refuse(t, "another width", err, `block "in"`)
 }
 
 // TestPace has each pass of a stage take a time of its own: all of them are asked for, none takes less, and all ranks

@@ -6,7 +6,6 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
@@ -285,13 +284,6 @@ func TestTrace(t *testing.T) {
 				t.Errorf("%s, rank %d computes %v, want %v", kind, rank, got, want)
 			}
 		}
-	}
-}
-
-func checkError(t testing.TB, name string, err error, want string) {
-	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%s: %v, want an error with %q", name, err, want)
 	}
 }
 

@@ -157,9 +157,7 @@ func TestCallErrors(t *testing.T) {
 		{func(x *graph.Node) nodes { return recompute.Call(func(nodes) nodes { panic(boom) }, x) }, "fn has failed"},
 	} {
 		_, err := devicetest.Call(func(in nodes) nodes { return test.call(in[0]) }, x)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("error %v, want %q", err, test.want)
-		}
+		must.Refuse(t, "", err, test.want)
 	}
 }
 

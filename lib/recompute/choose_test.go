@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
@@ -254,9 +255,7 @@ func TestChooseErrors(t *testing.T) {
 		{recompute.Step{Name: "up", Cost: math.MaxFloat64}, `overflows at step 1, "up"`},
 	} {
 		_, _, _, err := recompute.Choose([]recompute.Step{{Bytes: 1, Cost: math.MaxFloat64}, test.step}, 1)
-		if err == nil || !strings.Contains(err.Error(), test.want) {
-			t.Errorf("%+v: error %v, want %q", test.step, err, test.want)
-		}
+		must.Refuse(t, test.step, err, test.want)
 	}
 	for _, budget := range []int64{-1, math.MinInt64, math.MaxInt64} {
 		keep, peak, cost, err := recompute.Choose([]recompute.Step{{Bytes: math.MaxInt64, Cost: 1}}, budget)

@@ -228,7 +228,7 @@ func TestClosedProgram(t *testing.T) {
 		fails(p.Memory())(t, "Memory after Close", "closed")
 		fails(p.Collectives())(t, "Collectives after Close", "closed")
 		fails(p.Operations())(t, "Operations after Close", "closed")
-		failed(t, "Prepare after Close", p.Prepare(float32(1)), "closed")
+		must.Refuse(t, "Prepare after Close", p.Prepare(float32(1)), "closed")
 		p.Close()
 	}
 }
@@ -239,6 +239,6 @@ func TestPrepareChecksPlacements(t *testing.T) {
 	p := must.Get(xla.Compile(mesh, graph.Neg, xla.In(xla.Shard(0, "data")).Gives(xla.Shard(0, "data"))))(t)
 	defer p.Close()
 	whole := must.Get(mesh.Place([]float32{1, 2}, xla.Replicated()))(t)
-	failed(t, "a tensor placed otherwise", p.Prepare(whole), "placed as")
+	must.Refuse(t, "a tensor placed otherwise", p.Prepare(whole), "placed as")
 	fails(xla.Compile(nil, graph.Neg, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t, "a nil mesh was accepted")
 }

@@ -2,7 +2,6 @@ package xla_test
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 
 	"github.com/gomlx/gomlx/core/tensors"
@@ -31,7 +30,7 @@ func TestMoveBetweenDevices(t *testing.T) {
 	if got := fmt.Sprint(x.Value()); got != "[1 2 3]" {
 		t.Errorf("after the moves: %s", got)
 	}
-	failed(t, "moving to device 7 of 3", x.MaterializeOnDevice(b, false, 7))
+	must.Refuse(t, "moving to device 7 of 3", x.MaterializeOnDevice(b, false, 7))
 }
 
 // clone returns a copy on the host: a tensor given to a program moves to its device.
@@ -44,19 +43,6 @@ func clone(t testing.TB, x *tensors.Tensor) *tensors.Tensor {
 func fails[T any](v T, err error) func(t testing.TB, what string, words ...string) {
 	return func(t testing.TB, what string, words ...string) {
 		t.Helper()
-		failed(t, what, err, words...)
-	}
-}
-
-func failed(t testing.TB, what string, err error, words ...string) {
-	t.Helper()
-	if err == nil {
-		t.Errorf("%s: no error", what)
-		return
-	}
-	for _, w := range words {
-		if !strings.Contains(err.Error(), w) {
-			t.Errorf("%s: error %q does not say %q", what, err, w)
-		}
+		must.Refuse(t, what, err, words...)
 	}
 }

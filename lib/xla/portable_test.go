@@ -162,8 +162,8 @@ func TestPrepare(t *testing.T) {
 		"too few": {nil, "donates input 0 of 0"},
 		"one":     {[]shapes.Shape{small}, "1"},
 	} {
-		failed(t, name, program.Prepare(c.inputs...), c.want)
+		must.Refuse(t, name, program.Prepare(c.inputs...), c.want)
 	}
 	program.Close()
-	failed(t, "closed", program.Prepare(small, small), "closed")
+	must.Refuse(t, "closed", program.Prepare(small, small), "closed")
 }

@@ -90,7 +90,7 @@ func TestReportOfNothing(t *testing.T) {
 func TestNoProfiler(t *testing.T) {
 	b := devicetest.OpenOwn(t, 1)
 	_, err := b.Profile(func() error { t.Error("it runs all the same"); return nil })
-	if failed(t, "a plugin for CPUs", err, b.Info().Plugin); !errors.Is(err, xla.ErrNoProfiler) {
+	if must.Refuse(t, "a plugin for CPUs", err, b.Info().Plugin); !errors.Is(err, xla.ErrNoProfiler) {
 		t.Errorf("error %v", err)
 	}
 	fails(b.Profile(nil))(t, "no function", "is nil: give one")

@@ -2,7 +2,6 @@ package zero_test
 
 import (
 	"context"
-	"strings"
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
@@ -52,12 +51,12 @@ func TestRefused(t *testing.T) {
 			begin = zero.NewSPMD
 		}
 		_, err := begin(t.Context(), backend, c.recipe, c.form.devices, c.form.Options)
-		refused(t, name, err, c.want)
+		must.Refuse(t, name, err, c.want)
 	}
 	_, err := zero.New(t.Context(), nil, good, 2, zero.Options{Stage: 1})
-	refused(t, "no backend", err, "backend is nil")
+	must.Refuse(t, "no backend", err, "backend is nil")
 	_, err = zero.NewAuto(nil, good, 1)
-	refused(t, "auto", err, "one axis")
+	must.Refuse(t, "auto", err, "one axis")
 	for name, c := range map[string]struct {
 		recipe train.Recipe
 		form   form
@@ -78,15 +77,8 @@ func TestRefused(t *testing.T) {
 		for range 2 { // what was wrong with the batch cost nothing
 			inputs, targets := toy.Batch(0, c.rows)
 			_, err := run.Step(context.Background(), inputs, targets)
-			refused(t, name, err, c.want)
+			must.Refuse(t, name, err, c.want)
 		}
 		must.Do(t, run.Close())
-	}
-}
-
-func refused(t *testing.T, name string, err error, want string) {
-	t.Helper()
-	if err == nil || !strings.Contains(err.Error(), want) {
-		t.Errorf("%s: error %v, want %q", name, err, want)
 	}
 }

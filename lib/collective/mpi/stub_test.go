@@ -6,15 +6,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/collective/mpi"
 )
 
 func TestWithoutTheTag(t *testing.T) {
 	_, err := mpi.World()
 	for _, want := range []string{"apt-get install openmpi-bin libopenmpi-dev", "-tags mpi"} {
-		if err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("World returns %v, want an error that says %q", err, want)
-		}
+		must.Refuse(t, "World returns", err, want)
 	}
 	if _, err := mpi.World(mpi.Timeout(-1)); err == nil || !strings.Contains(err.Error(), "timeout of -1ns") {
 		t.Errorf("a negative timeout gives the error %v", err)

@@ -30,7 +30,8 @@ func Example() {
 		return graph.ReduceAllMean(graph.Square(graph.Sub(predict(scope, inputs), targets)))
 	}
 	backend, store := devicetest.One(), model.NewStore()
-	m := notebook.Must(storemodel.New(backend, store, loss, shapes.Make(dtypes.Float32, 8, 2), shapes.Make(dtypes.Float32, 8, 1)))
+	m := notebook.Must(storemodel.New(backend, store, loss, shapes.Make(dtypes.Float32, 8, 2),
+		shapes.Make(dtypes.Float32, 8, 1)))
 	for _, spec := range m.Params() {
 		fmt.Println(spec)
 	}
