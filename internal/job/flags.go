@@ -111,8 +111,8 @@ func (j *Job) flags(f *pflag.FlagSet) {
 	flags.Group(f, GroupPrecision)
 
 	add(&m.Recompute, "recompute", "activation checkpointing: none|block|sublayers|every:K|sqrt|selective|ops:A,B")
-	add(&m.Compress, "compress", "save activations as dense|fp16|bf16|fp10|e4m3|e5m2|int8[:GROUP]|csr:SHARE")
-	add(&m.CompressReLU, "compress-relu", "save outputs of ReLU as csr:SHARE or one of these (default as --compress)")
+	add(&m.Compress, "compress", "save activations as dense|fp16|bf16|fp10|e4m3|e5m2|int8[:GROUP]|csr:FRACTION")
+	add(&m.CompressReLU, "compress-relu", "codec for outputs of ReLU, as csr:FRACTION (default that of --compress)")
 	flags.Choices(f, "recompute", "none", "block", "sublayers", "every:2", "sqrt", "selective")
 	flags.Group(f, GroupMemory)
 }
@@ -138,7 +138,7 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	add(&p.Every, "every", "local SGD: steps between averages of the parameters")
 	add(&p.Servers, "servers", "parameter servers of --sync ps and async (default one for each rank)")
 	add(&p.Compress, "compress-gradients",
-		"compress gradients before they are sent: bf16|fp8|topk:SHARE|powersgd:RANK")
+		"compress gradients that are sent: bf16|fp8|topk:FRACTION|powersgd:RANK")
 	add(&p.Replicas, "replicas", "copies of the layout, between which ranks send gradients (default 1)")
 	add(&p.Zero, "zero", "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters")
 	add(&p.Prefetch, "prefetch", "gather parameters this many blocks before their use, with --zero 3")

@@ -37,7 +37,7 @@ func ParseHook(name string) (func() Hook, error) {
 		}
 	}
 	return nil, fmt.Errorf("ddp: no hook is called %q: choose bf16, fp8, "+
-		"topk:SHARE (as topk:0.01) or powersgd:RANK (as powersgd:4)", name)
+		"topk:FRACTION (as topk:0.01) or powersgd:RANK (as powersgd:4)", name)
 }
 
 func valid(hook func() Hook, err error) (func() Hook, error) {

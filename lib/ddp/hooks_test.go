@@ -297,7 +297,7 @@ func TestHookNames(t *testing.T) {
 		}
 	}
 	for name, want := range map[string]string{
-		"":               `"": choose bf16, fp8, topk:SHARE`,
+		"":               `"": choose bf16, fp8, topk:FRACTION`,
 		"fp4":            `"fp4"`,
 		"fp8:1":          `"fp8:1"`,
 		"bf16:":          `"bf16:"`,

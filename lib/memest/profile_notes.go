@@ -87,7 +87,7 @@ func (n Notes) Activations(r Reading) ([]Item, error) {
 			{"dropout", "2*b*s*d"}, {"dropout after softmax", "b*s*s*H"}}
 	case Approximation:
 		if n.Precision != 2 {
-			return nil, fmt.Errorf("memest: Notes.Precision is %d: the approximation is for 2", n.Precision)
+			return nil, fmt.Errorf("memest: Notes.Precision is %d: set it to 2 for the approximation", n.Precision)
 		}
 		lines = []line{{"linear in s", "34*b*s*d"}, {"quadratic in s", "5*b*s*s*H"}}
 	case HiddenCode:

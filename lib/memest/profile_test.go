@@ -162,7 +162,7 @@ func TestPublishedCountErrors(t *testing.T) {
 		{func() ([]Item, error) { return Notes{}.Activations(HiddenCode) },
 			"memest: Notes.Layers is 0: set it to at least 1"},
 		{func() ([]Item, error) { return notes.Activations(Approximation) },
-			"memest: Notes.Precision is 4: the approximation is for 2"},
+			"memest: Notes.Precision is 4: set it to 2 for the approximation"},
 		{func() ([]Item, error) { return notes.Activations("") },
 			"memest: unknown reading \"\" of the notes: choose one of " +
 				`["norms together" "norms each" "printed total" "approximation" "code in a comment"]`},

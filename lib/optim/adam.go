@@ -25,7 +25,7 @@ import (
 // Its states are "m" and "v", both of the parameter's shape.
 type AdamWOptimizer struct {
 	// LR is the learning rate, about the largest change of an element in one step; for an element whose gradient is
-	// rarely not 0, up to (1−β₁)/√(1−β₂) times that (Kingma & Ba 2015, §2.1). At least 0.
+	// rarely nonzero, up to (1−β₁)/√(1−β₂) times that (Kingma & Ba 2015, §2.1). At least 0.
 	LR float64
 	// Beta1 and Beta2 are the decay of the running means of the gradient and of its square, in [0,1). Such a mean
 	// averages about 1/(1−β) steps.

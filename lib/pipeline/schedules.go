@@ -176,7 +176,7 @@ func PipeDream(ranks, microbatches int, vertical bool) (*step.Plan, error) {
 	return unflushed(KindPipeDream, ranks, microbatches, 1, step.Stash)
 }
 
-// TwoBW is PipeDream-2BW: asynchronous 1F1B with an update for each batch of every micro-batches, whose gradients use
+// TwoBW is PipeDream-2BW: asynchronous 1F1B with an update after each batch of "every" micro-batches, whose gradients use
 // the version of the weights before the newest (Narayanan et al. 2021, "Memory-Efficient Pipeline-Parallel DNN
 // Training", §3.1). Micro-batch i, in batch t = i/every, uses version max(t-1, 0), so W(t+1) = W(t) - v·∇f(W(t-1)). A
 // rank stores at most two versions. This requires every >= ranks; microbatches must be a multiple of every.
