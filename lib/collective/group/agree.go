@@ -35,8 +35,8 @@ func (s *shared) odd(seq uint64) *Failure {
 		Reason: fmt.Sprintf("called %v where rank %d called %v", &s.calls[rank], right, &s.calls[right])}
 }
 
-// Odd returns the first rank whose call differs from that of most ranks, and the first of those; -1 if all agree. It is
-// for implementations of [Group].
+// Odd returns two ranks whose calls disagree: the first that is not of the majority, and the first of the majority. If
+// all calls agree, rank is -1. It is for implementations of [Group].
 func Odd[C any](calls []C, agree func(a, b C) bool) (rank, right int) {
 	most := 0
 	for i, call := range calls {
