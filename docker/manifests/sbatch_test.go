@@ -9,8 +9,6 @@ import (
 	"regexp"
 	"strings"
 	"testing"
-
-	"github.com/shardbook/shardbook/internal/must"
 )
 
 const sbatch = "../train.sbatch"
@@ -55,7 +53,9 @@ func checkDirectives(text string) error {
 
 func TestSbatchDirectives(t *testing.T) {
 	data, err := os.ReadFile(sbatch)
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	text := string(data)
 	if err := checkDirectives(text); err != nil {
 		t.Error(err)
@@ -87,10 +87,14 @@ func TestSbatchRuns(t *testing.T) {
 			"do kill -USR1 $PPID; sleep 0.05; done\nexit $STATUS\n",
 		"scontrol": "echo \"scontrol $*\" >>said\n",
 	} {
-		must.Do(t, os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755))
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("#!/bin/sh\n"+text), 0o755); err != nil {
+			t.Fatal(err)
+		}
 	}
 	script, err := filepath.Abs(sbatch)
-	must.Do(t, err)
+	if err != nil {
+		t.Fatal(err)
+	}
 	const began, requeued = "shardbook launch --min-hosts 2 --grace 60s --checkpoint /shared/my run -- --batch 24\n",
 		"scontrol requeue 42\n"
 	for _, test := range []struct {
@@ -118,7 +122,9 @@ func TestSbatchRuns(t *testing.T) {
 			t.Errorf("%s, status %d: status %d, said %q, want %q: %s", test.lasts, test.status,
 				cmd.ProcessState.ExitCode(), said, test.said, output)
 		}
-		must.Do(t, os.Remove(filepath.Join(dir, "said")))
+		if err := os.Remove(filepath.Join(dir, "said")); err != nil {
+			t.Fatal(err)
+		}
 	}
 	cmd := exec.CommandContext(t.Context(), "bash", script)
 	cmd.Env = append(os.Environ(), "CHECKPOINT=")
