@@ -26,7 +26,7 @@ func BenchmarkPlay(b *testing.B) {
 	smallest := pipelineCase{size, pipeline.KindGPipe, pipelineRanks,
 		pipelineRanks}.smallest(pipeline.Options{Schedule: plan})
 	played := trainSubject{backend: backend, read: func([]byte) (trial, error) { return smallest, nil }}
-	_ = must.Get(played.prepare(nil))(b)
+	must.Get(played.prepare(nil))(b)
 	defer played.run.Close()
 	groups := must.Get(group.New(pipelineRanks))(b)
 	ways := []func() error{

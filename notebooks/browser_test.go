@@ -230,7 +230,7 @@ func firstStart(t *testing.T, k *kernel.Kernel, held string) {
 	writeRun(t, filepath.Join(dir, "run.ipynb"))
 	address := startLab(t, k, dir)
 	hold := page.AddScriptToEvaluateOnNewDocumentParams{Source: holdSessions}
-	_ = must.Get(chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, hold))(t)
+	must.Get(chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, hold))(t)
 	opened := chromedp.Sleep(3 * time.Second)
 	if held != "" {
 		opened = until(`held.n > 0`)

@@ -253,7 +253,7 @@ func TestDoctorNamesThePlugin(t *testing.T) {
 		Install: func(_ context.Context, dir string, _ cache.Progress) error {
 			return os.Link(so, filepath.Join(dir, "pjrt_c_api_cpu_plugin.so"))
 		}}
-	_ = must.Get(second.Ensure(t.Context(), nil))(t)
+	must.Get(second.Ensure(t.Context(), nil))(t)
 	want := "cache, xla-cpu-pjrt 0.0.1 from PyPI"
 	if runtime.GOARCH == "amd64" {
 		want += ", fallback for lammps-jax-pjrt-cpu 0.11.2"

@@ -148,7 +148,7 @@ func TestTrainShows(t *testing.T) {
 			}
 		}
 	}
-	_ = must.Get(ran(t, append(slices.Clone(small), "--steps", "1", "--chart", image)...))(t)
+	must.Get(ran(t, append(slices.Clone(small), "--steps", "1", "--chart", image)...))(t)
 	for path, want := range map[string]string{page: "<title>training loss</title>", image: "<svg"} {
 		if text, err := os.ReadFile(path); err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s: %.80q, error %v", path, text, err)

@@ -88,11 +88,11 @@ func TestUnusedVersionsAreRemoved(t *testing.T) {
 			Install: func(context.Context, string, Progress) error { return nil }}
 	}
 	for _, v := range []string{"old", "recent"} {
-		_ = must.Get(version(v).Ensure(t.Context(), nil))(t)
+		must.Get(version(v).Ensure(t.Context(), nil))(t)
 	}
 	long := time.Now().Add(-2 * unusedFor)
 	must.Do(t, os.Chtimes(version("old").path(completeSuffix), long, long))
-	_ = must.Get(version("new").Ensure(t.Context(), nil))(t)
+	must.Get(version("new").Ensure(t.Context(), nil))(t)
 	for v, want := range map[string]bool{"old": false, "recent": true, "new": true} {
 		if _, ok := version(v).Installed(); ok != want {
 			t.Errorf("version %q is there: %v, want %v", v, ok, want)

@@ -340,7 +340,7 @@ func TestPredicted(t *testing.T) {
 			held := must.Get(p.Memory(s))(t)
 			run := start(t, backend, spec)
 			in, out := toy.Batch(0, rows)
-			_ = must.Get(run.Step(context.Background(), in, out))(t)
+			must.Get(run.Step(context.Background(), in, out))(t)
 			got := must.Get(run.Traffic())(t)
 			want, most := map[string]int64{}, step.Bytes{} // of the rank that has most
 			for i := range sent {

@@ -51,7 +51,7 @@ func TestWithinTheSize(t *testing.T) {
 	}
 	for range 2 { // a new file, then an existing one
 		file := must.Get(userfile.Edit(path, os.O_TRUNC, 3))(t)
-		_ = must.Get(file.WriteString("abc"))(t)
+		must.Get(file.WriteString("abc"))(t)
 		must.Do(t, file.Close())
 	}
 	if text, err := userfile.Read(path, 3); err != nil || string(text) != "abc" {
@@ -64,7 +64,7 @@ func TestWithinTheSize(t *testing.T) {
 	}
 	file := must.Get(userfile.Append(path))(t)
 	defer file.Close()
-	_ = must.Get(file.WriteString("def"))(t)
+	must.Get(file.WriteString("def"))(t)
 	if text, err := os.ReadFile(path); err != nil || string(text) != "abcdef" {
 		t.Errorf("read %q, error %v", text, err)
 	}
@@ -76,7 +76,7 @@ func TestAppendToPipe(t *testing.T) {
 	reader := must.Get(os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0))(t)
 	defer reader.Close()
 	writer := must.Get(userfile.Append(path))(t)
-	_ = must.Get(writer.WriteString("abc"))(t)
+	must.Get(writer.WriteString("abc"))(t)
 	writer.Close()
 	text := make([]byte, 10)
 	if n, err := reader.Read(text); err != nil || string(text[:n]) != "abc" {

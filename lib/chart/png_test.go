@@ -150,6 +150,6 @@ func TestPNGOfUnknown(t *testing.T) {
 func BenchmarkPNG(b *testing.B) {
 	c := Line("Loss", "step", "nats", many(5)...)
 	for b.Loop() {
-		_ = must.Get(c.fragment(true, true))(b)
+		must.Get(c.fragment(true, true))(b)
 	}
 }

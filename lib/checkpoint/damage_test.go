@@ -36,7 +36,7 @@ func small(t *testing.T, dir string, step int) string {
 	tree := params.Tree{params.New("w", dtypes.BFloat16, 3), params.New("b", dtypes.Bool)}
 	values := must.Get(params.Zeros(tree))(t)
 	path := must.Get(Save(t.Context(), dir, step, "meta", tree, values, 0))(t)
-	_ = must.Get(openAndRead(t, path))(t)
+	must.Get(openAndRead(t, path))(t)
 	return path
 }
 
@@ -49,7 +49,7 @@ func TestEveryDamage(t *testing.T) {
 		f := must.Get(os.OpenFile(name, os.O_RDWR, 0))(t)
 		defer f.Close()
 		write := func(text []byte) { // in place, which is faster than anew
-			_ = must.Get(f.WriteAt(text, 0))(t)
+			must.Get(f.WriteAt(text, 0))(t)
 			must.Do(t, f.Truncate(int64(len(text))))
 		}
 		try := func(what string, text []byte) {

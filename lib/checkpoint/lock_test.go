@@ -16,7 +16,7 @@ import (
 // TestLock: there is one holder at a time, and its lock ends with it, even if it is killed.
 func TestLock(t *testing.T) {
 	if dir := os.Getenv(writerDir); dir != "" { // the process that is killed
-		_ = must.Get(Lock(dir))(t)
+		must.Get(Lock(dir))(t)
 		os.WriteFile(filepath.Join(dir, "locked"), nil, 0o644)
 		time.Sleep(time.Hour)
 	}

@@ -32,7 +32,7 @@ var (
 
 // Inconsistent manifests with the right checksum.
 func TestManifestRefuses(t *testing.T) {
-	_ = must.Get(parseManifest(sealed(goodInner)))(t)
+	must.Get(parseManifest(sealed(goodInner)))(t)
 	for _, c := range []struct{ old, new, want string }{
 		{`"format":1`, `"format":2`, "format 2, but this program reads format 1: use the program"},
 		{`"format":1,`, ``, "format 0"},

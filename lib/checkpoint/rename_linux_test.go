@@ -25,7 +25,7 @@ func TestRenamed(t *testing.T) {
 	fd := must.Get(syscall.InotifyInit1(syscall.IN_NONBLOCK | syscall.IN_CLOEXEC))(t)
 	defer syscall.Close(fd)
 	const mask = syscall.IN_CREATE | syscall.IN_DELETE | syscall.IN_MOVED_TO | syscall.IN_MOVED_FROM
-	_ = must.Get(syscall.InotifyAddWatch(fd, dir, mask))(t)
+	must.Get(syscall.InotifyAddWatch(fd, dir, mask))(t)
 	save1(t, dir, 2, 1)
 	buffer := make([]byte, 1<<16)
 	n := must.Get(syscall.Read(fd, buffer))(t)

@@ -322,7 +322,7 @@ func BenchmarkTrillion(b *testing.B) {
 		Recompute:   recompute.Selective,
 		Parallelism: Parallelism{Data: 195, Tensor: 8, Seq: true, Pipeline: 64, ZeRO: 1}}
 	for b.Loop() {
-		_ = must.Get(Estimate(s))(b)
+		must.Get(Estimate(s))(b)
 	}
 	b.ReportMetric(float64(s.Parallelism.Devices()), "devices")
 }

@@ -25,7 +25,7 @@ func TestEstimatesOfOffload(t *testing.T) {
 		offload.Options{Host: offload.Host{Update: true, Activations: true}}))(t)
 	defer run.Close()
 	tokens := tensors.FromFlatDataAndDimensions(make([]int32, 2*c.Seq), 2, c.Seq)
-	_ = must.Get(run.Step(t.Context(), tokens, tokens))(t)
+	must.Get(run.Step(t.Context(), tokens, tokens))(t)
 	l := must.Get(memest.Estimate(memest.Setup{Model: cost.FromGPT(c), Batch: 2, Precision: policy,
 		Optimizer: recipe.Optimizer, Recompute: "block",
 		OffloadOptimizer: true, OffloadActivations: true}))(t)

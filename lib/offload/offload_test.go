@@ -210,7 +210,7 @@ func TestTrace(t *testing.T) {
 	run := must.Get(offload.New(t.Context(), devicetest.One(), recipe,
 		offload.Options{Host: offload.Host{Update: true, Activations: true}, Trace: r}))(t)
 	in, out := toy.Batch(0, 4)
-	_ = must.Get(run.Step(t.Context(), in, out))(t)
+	must.Get(run.Step(t.Context(), in, out))(t)
 	must.Do(t, run.Close())
 	spans := map[string][]string{}
 	for _, s := range r.Spans() {

@@ -137,12 +137,12 @@ func TestApplyEqualsUpdates(t *testing.T) {
 		in = append(in, tensors.FromValue([]float32{random.Float32(), random.Float32()}))
 	}
 	two := tensors.FromScalar(int32(2))
-	got := mustCall(t, oneStep(opt, tree), append(in, two)...)
+	got := must.Value(call(oneStep(opt, tree), append(in, two)...))
 	for i, s := range tree {
-		want := mustCall(t, func(in []*graph.Node) []*graph.Node {
+		want := must.Value(call(func(in []*graph.Node) []*graph.Node {
 			w, s := opt.Update(optim.Update{Spec: s, Param: in[0], Grad: in[1], States: in[2:4], Step: in[4]})
 			return append([]*graph.Node{w}, s...)
-		}, in[i], in[3+i], in[6+2*i], in[7+2*i], two)
+		}, in[i], in[3+i], in[6+2*i], in[7+2*i], two))
 		for k, at := range []int{i, 3 + 2*i, 4 + 2*i} {
 			if !got[at].Equal(want[k]) {
 				t.Errorf("output %d of %s: %v, want %v", k, s.Name, got[at].Value(), want[k].Value())
@@ -166,14 +166,14 @@ func TestRate(t *testing.T) {
 			opt := must.Value(optim.Parse(name, lr))
 			return opt
 		}
-		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+		out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 			g := in[0].Graph()
 			u := optim.Update{Spec: tree[0], Param: in[0], Grad: in[1], States: in[2:], Step: graph.Const(g, int32(1))}
 			want, wantStates := at(0.125).Update(u)
 			u.Rate = graph.Const(g, 0.5)
 			got, gotStates := optim.Scheduled(at(1), optim.Constant(0.25)).Update(u)
 			return slices.Concat([]*graph.Node{got}, gotStates, []*graph.Node{want}, wantStates)
-		}, append(values, zeros(t, optim.States(at(1), tree))...)...)
+		}, append(values, zeros(t, optim.States(at(1), tree))...)...))
 		for k := range len(out) / 2 {
 			if got, want := floats(t, out[k]), floats(t, out[k+len(out)/2]); !slices.EqualFunc(got, want, near) {
 				t.Errorf("%s: output %d is %v, want %v", name, k, got, want)
@@ -197,8 +197,8 @@ func TestGrouped(t *testing.T) {
 	}
 	one := tensors.FromValue([]float32{1})
 	none := tensors.FromValue([]float32{0})
-	out := mustCall(t, oneStep(opt, tree), none, none, none, none, one, one, one, one, none, none,
-		tensors.FromScalar(int32(1)))
+	out := must.Value(call(oneStep(opt, tree), none, none, none, none, one, one, one, one, none, none,
+		tensors.FromScalar(int32(1))))
 	for i, want := range []float64{-1, -10, -10, -100} {
 		if got := floats(t, out[i])[0]; got != want {
 			t.Errorf("%s becomes %g, want %g", tree[i].Name, got, want)
@@ -271,10 +271,10 @@ func TestClip(t *testing.T) {
 	}
 	norm := math.Sqrt(square)
 	for _, limit := range []float64{1e-3, norm / 2, norm * 1.01, 1e6} {
-		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+		out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 			clipped, norm := clip(in, limit, nil)
 			return append(clipped, norm)
-		}, grads...)
+		}, grads...))
 		if got := floats(t, out[len(grads)])[0]; !scalar.EqualWithinRel(got, norm, 1e-6) {
 			t.Errorf("norm %g, want %g", got, norm)
 		}
@@ -305,7 +305,7 @@ func TestClipLimits(t *testing.T) {
 		{"infinity", []float32{1, inf}, []float32{3}, math.Inf(1), nil, false, true},
 		{"squares beyond float32", []float32{1, 1e30}, []float32{3}, math.Inf(1), nil, false, true},
 	} {
-		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+		out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 			dtype := dtypes.Float32
 			if c.half {
 				dtype = dtypes.Float16
@@ -317,7 +317,7 @@ func TestClipLimits(t *testing.T) {
 			}
 			return []*graph.Node{graph.ConvertDType(clipped[0], dtypes.Float32),
 				graph.ConvertDType(clipped[1], dtypes.Float32), norm}
-		}, tensors.FromValue(c.a), tensors.FromValue(c.b))
+		}, tensors.FromValue(c.a), tensors.FromValue(c.b)))
 		if got := floats(t, out[2])[0]; !(scalar.EqualWithinRel(got, c.norm, 1e-6) || got == c.norm || got != got &&
 			c.norm != c.norm) {
 			t.Errorf("%s: norm %g, want %g", c.name, got, c.norm)
@@ -335,13 +335,13 @@ func TestClipLimits(t *testing.T) {
 
 // Ranks that all-reduce their squares clip by the norm of all gradients.
 func TestClipShards(t *testing.T) {
-	out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+	out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 		ranks := lockstep(2, func(rank int, sum func(*graph.Node) *graph.Node) []*graph.Node {
 			clipped, norm := clip([]*graph.Node{in[rank]}, 1, sum)
 			return append(clipped, norm)
 		})
 		return append(ranks[0], ranks[1]...)
-	}, tensors.FromValue([]float32{3, 0}), tensors.FromValue([]float32{0, -4}))
+	}, tensors.FromValue([]float32{3, 0}), tensors.FromValue([]float32{0, -4})))
 	for k, want := range [][]float64{{0.6, 0}, {5}, {0, -0.8}, {5}} {
 		for i, got := range floats(t, out[k]) {
 			if !scalar.EqualWithinAbs(got, want[i], 1e-6) {
@@ -354,12 +354,12 @@ func TestClipShards(t *testing.T) {
 // Gradients of float64 keep its precision, and those of 0 stay 0 with the smallest norm to clip to.
 func TestClipKeeps(t *testing.T) {
 	const fine = 1 + 0x1p-40
-	out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+	out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 		whole, _ := clip(in[:1], 2, nil)
 		half, _ := clip(in[:1], 0.5, nil)
 		zero, _ := clip(in[1:], 0x1p-126, nil)
 		return []*graph.Node{whole[0], half[0], zero[0]}
-	}, tensors.FromValue([]float64{fine}), tensors.FromValue([]float32{0}))
+	}, tensors.FromValue([]float64{fine}), tensors.FromValue([]float32{0})))
 	for i, want := range []float64{fine, fine / 2, 0} {
 		if got := floats(t, out[i])[0]; got != want {
 			t.Errorf("result %d is %v, want %v", i, got, want)

@@ -126,7 +126,7 @@ func TestZeros(t *testing.T) {
 		for _, grad := range []*tensors.Tensor{none, some} {
 			args := slices.Concat([]*tensors.Tensor{none, grad}, zeros(t, optim.States(opt, tree)),
 				[]*tensors.Tensor{tensors.FromScalar(int32(1))})
-			out := mustCall(t, oneStep(opt, tree), args...)
+			out := must.Value(call(oneStep(opt, tree), args...))
 			for i, w := range floats(t, out[0]) {
 				if g := floats(t, grad)[i]; math.IsNaN(w) || math.IsInf(w, 0) || g*w > 0 || (g == 0) != (w == 0) {
 					t.Errorf("%T: a gradient of %g moves 0 to %g", opt, g, w)
@@ -147,7 +147,7 @@ func TestAdafactorRowsFarApart(t *testing.T) {
 	plainAdafactor(opt)([]int{2, 2}, want, g, states, 1)
 	for _, c := range []cutting{{ranks: 1}, {ranks: 2}, {ranks: 2, axis: 1}, {ranks: 2, axis: -1, length: 2}} {
 		c.dims = []int{2, 2}
-		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+		out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 			ranks := lockstep(c.ranks, func(rank int, sum func(*graph.Node) *graph.Node) []*graph.Node {
 				return trained(opt, tree, c.onRank(in[0].Graph(), rank, sum), c.of(in[0], rank),
 					[]*graph.Node{c.of(in[1], rank)})
@@ -157,7 +157,7 @@ func TestAdafactorRowsFarApart(t *testing.T) {
 				parts = append(parts, w[0])
 			}
 			return []*graph.Node{join(parts, max(c.axis, 0), in[0])}
-		}, tensors.FromValue([][]float32{{1, 2}, {3, 4}}), tensors.FromValue([][]float32{{0, 0}, {1e8, -2e8}}))
+		}, tensors.FromValue([][]float32{{1, 2}, {3, 4}}), tensors.FromValue([][]float32{{0, 0}, {1e8, -2e8}})))
 		for i, got := range floats(t, out[0]) {
 			if !scalar.EqualWithinRel(got, want[i], 1e-6) {
 				t.Errorf("%d ranks along axis %d: element %d is %g, want %g", c.ranks, c.axis, i, got, want[i])
@@ -198,7 +198,7 @@ func TestHalfPrecision(t *testing.T) {
 				t.Errorf("%s: states %v of a %s, want %v", c.name, got, half, want)
 			}
 			states := zeros(t, optim.States(c.opt, tree))
-			out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+			out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 				g := in[0].Graph()
 				w, grad := graph.ConvertDType(in[0], half), graph.ConvertDType(in[1], half)
 				states, step := in[2:], graph.Const(g, int32(1))
@@ -211,7 +211,7 @@ func TestHalfPrecision(t *testing.T) {
 				b[0] = graph.ConvertDType(b[0], half)
 				return slices.Concat([]*graph.Node{graph.ConvertDType(a[0], dtypes.Float32)}, aStates,
 					[]*graph.Node{graph.ConvertDType(b[0], dtypes.Float32)}, bStates)
-			}, append(values, states...)...)
+			}, append(values, states...)...))
 			for k := range len(out) / 2 {
 				if a, b := floats(t, out[k]), floats(t, out[len(out)/2+k]); !slices.Equal(a, b) {
 					t.Errorf("%s, %s: output %d is %v, want %v", c.name, half, k, a, b)
@@ -225,8 +225,8 @@ func TestHalfPrecision(t *testing.T) {
 func TestFloat64(t *testing.T) {
 	tree := params.Tree{params.New("w", dtypes.Float64, 2)}
 	opt := optim.SGDOptimizer{LR: 1e-12, Momentum: 0.5}
-	out := mustCall(t, oneStep(opt, tree), tensors.FromValue([]float64{1, 2}), tensors.FromValue([]float64{1, -1}),
-		tensors.FromValue([]float64{0, 0}), tensors.FromScalar(int32(1)))
+	out := must.Value(call(oneStep(opt, tree), tensors.FromValue([]float64{1, 2}), tensors.FromValue([]float64{1, -1}),
+		tensors.FromValue([]float64{0, 0}), tensors.FromScalar(int32(1))))
 	if got := floats(t, out[0]); got[0] != 1-1e-12 || got[1] != 2+1e-12 {
 		t.Errorf("%v, want 1−1e-12 and 2+1e-12", got)
 	}
@@ -394,8 +394,9 @@ func TestAdam8bitZeroPoint(t *testing.T) {
 	var before []float64
 	for step, grad := range [][]float32{{1, 1e-5, 0}, {1, 0, 0}} {
 		before = floats(t, values[0])
-		values = mustCall(t, oneStep(opt, tree), slices.Concat(values[:1], []*tensors.Tensor{tensors.FromValue(grad)},
-			values[1:], []*tensors.Tensor{tensors.FromScalar(int32(step + 1))})...)
+		args := slices.Concat(values[:1], []*tensors.Tensor{tensors.FromValue(grad)}, values[1:],
+			[]*tensors.Tensor{tensors.FromScalar(int32(step + 1))})
+		values = must.Value(call(oneStep(opt, tree), args...))
 	}
 	after := floats(t, values[0])
 	for i, most := range []float64{1.01, 0.67, 0} {
@@ -414,9 +415,9 @@ func TestAdam8bitNotFinite(t *testing.T) {
 	tree := params.Tree{params.New("w", dtypes.Float32, 4)}
 	for _, bad := range []float64{math.NaN(), math.Inf(1), math.Inf(-1)} {
 		ones := tensors.FromValue([]float32{1, 1, 1, 1})
-		out := mustCall(t, func(in []*graph.Node) []*graph.Node {
+		out := must.Value(call(func(in []*graph.Node) []*graph.Node {
 			return trained(opt, tree, nil, in[0], in[1:])
-		}, ones, tensors.FromValue([]float32{1, float32(bad), 1, 1}), ones)
+		}, ones, tensors.FromValue([]float32{1, float32(bad), 1, 1}), ones))
 		for i, w := range floats(t, out[0]) {
 			if want := i < 2; math.IsNaN(w) != want {
 				t.Errorf("after a gradient of %g at element 1, element %d is %g", bad, i, w)

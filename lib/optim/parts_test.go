@@ -49,7 +49,7 @@ func TestPartsEqualWhole(t *testing.T) {
 			}
 			listed := must.Value(optim.StatesOfParts(r.opt, tree, []optim.Part{c.part()}))
 			var compared []optim.State // of the outputs: names and axes, for each the parts' and the whole's
-			out := mustCall(t, func(in []*graph.Node) (outputs []*graph.Node) {
+			out := must.Value(call(func(in []*graph.Node) (outputs []*graph.Node) {
 				compared = nil
 				compare := func(state optim.State, parts, whole *graph.Node) {
 					outputs, compared = append(outputs, parts, whole), append(compared, state)
@@ -79,7 +79,7 @@ func TestPartsEqualWhole(t *testing.T) {
 					}
 				}
 				return outputs
-			}, args...)
+			}, args...))
 			for k, state := range compared {
 				if c.index != nil && state.Axis >= 0 {
 					out[2*k] = c.joined(t, name, state, out[2*k], out[2*k+1])

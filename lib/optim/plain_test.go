@@ -26,12 +26,6 @@ func call(fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) ([]*ten
 	return devicetest.CallOn(devicetest.PureGo(), fn, args...)
 }
 
-func mustCall(t *testing.T, fn func([]*graph.Node) []*graph.Node, args ...*tensors.Tensor) []*tensors.Tensor {
-	t.Helper()
-	out := must.Value(call(fn, args...))
-	return out
-}
-
 // refused checks an error's text, or that there is no error for "".
 func refused(t *testing.T, what any, err error, want string) {
 	t.Helper()

@@ -176,7 +176,7 @@ func TestLayouts(t *testing.T) {
 	for _, f := range systest.Pairwise(t, forms, form.factors) {
 		t.Run(f.String(), func(t *testing.T) {
 			c := small(f.layers)
-			_ = must.Get(f.Estimate(setup(c), layoutRows))(t)
+			must.Get(f.Estimate(setup(c), layoutRows))(t)
 			// which does not forgive a wrong scale
 			r := train.Recipe{Model: c, Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
 			if f.clip > 0 {

@@ -56,7 +56,7 @@ func TestTraffic(t *testing.T) {
 		x := tensors.FromFlatDataAndDimensions(make([]int32, rows*c.Seq), rows, c.Seq)
 		for _, l := range c.layouts {
 			run := start(t, train.Recipe{Model: c.Config, Optimizer: optim.SGD(0.1)}, l)
-			_ = must.Get(run.Step(t.Context(), x, x))(t)
+			must.Get(run.Step(t.Context(), x, x))(t)
 			got := must.Get(run.Traffic())(t)
 			want := must.Get(l.Traffic(setup(c.Config), rows))(t)
 			for name := range want {

@@ -148,9 +148,9 @@ func TestExchange(t *testing.T) {
 	train := func(steps int) {
 		for range steps {
 			inputs, targets := toy.Batch(run.Steps(), 2*world)
-			_ = must.Get(run.Step(inputs, targets))(t)
+			must.Get(run.Step(inputs, targets))(t)
 		}
-		_ = must.Get(run.Save(t.Context(), dir, nil, 1))(t)
+		must.Get(run.Save(t.Context(), dir, nil, 1))(t)
 	}
 	train(2)
 	l := leg{form: "servers", to: 4, every: 2, kill: -1}

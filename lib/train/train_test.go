@@ -209,7 +209,7 @@ func TestSmallUpdates(t *testing.T) {
 		p.StochasticUpdate = stochastic
 		run := start(t, train.Recipe{Model: line{w}, Optimizer: optim.SGD(lr), Precision: p, Seed: 3})
 		for range n {
-			_ = must.Get(run.Step(x, x))(t)
+			must.Get(run.Step(x, x))(t)
 		}
 		values := must.Get(run.Params(0))(t)
 		sum := 0.0
@@ -299,7 +299,7 @@ func TestLoadErrors(t *testing.T) {
 	}
 	run := of(3, optim.AdamW(1e-2))
 	x := tensors.FromValue([][]float32{{1, 2, 3}})
-	_ = must.Get(run.Step(x, x))(t)
+	must.Get(run.Step(x, x))(t)
 	path := must.Get(run.Save(ctx, t.TempDir(), nil, 0))(t)
 	saved := must.Get(checkpoint.Open(path))(t)
 	for name, c := range map[string]struct {
@@ -416,7 +416,7 @@ func TestStateIsDonated(t *testing.T) {
 	run := must.Get(train.New(mesh, r))(t)
 	x := tensors.FromScalarAndDimensions(float32(1), 1, 1000)
 	for range 3 {
-		_ = must.Get(run.Step(x, x))(t)
+		must.Get(run.Step(x, x))(t)
 	}
 	m, err := run.Memory()
 	if err != nil || m.Aliased < r.State().Bytes() {

@@ -109,7 +109,7 @@ func TestCompilersOwn(t *testing.T) {
 		defer run.Close()
 		for i := range steps {
 			x, y := batches(i)
-			_ = must.Get(run.Step(x, y))(t)
+			must.Get(run.Step(x, y))(t)
 		}
 		list := must.Get(run.Params(0))(t)
 		got := traintest.Named{}

@@ -9,12 +9,6 @@ import (
 	"github.com/shardbook/shardbook/lib/notebook"
 )
 
-// must makes a plan for an example.
-func must(p *plan.Plan, err error) *plan.Plan {
-	notebook.Check(err)
-	return p
-}
-
 // The ring all-reduce of three ranks: what each does, that it is right, and what it
 // holds after every round. a, b and c are the ranks' contributions.
 func Example() {
@@ -68,7 +62,7 @@ func Example() {
 func ExamplePlan_Cost() {
 	network := plan.Uniform(plan.Link{Latency: 5 * time.Microsecond, Bandwidth: 50e9})
 	for _, algorithm := range plan.Algorithms(plan.AllReduce) {
-		p := must(plan.New(plan.AllReduce, algorithm, 8))
+		p := notebook.Must(plan.New(plan.AllReduce, algorithm, 8))
 		traffic := notebook.Must(p.Count(250e6, 4))
 		long := notebook.Must(p.Cost(network, 250e6, 4))
 		short := notebook.Must(p.Cost(network, 250, 4))
@@ -91,7 +85,7 @@ func ExamplePlan_Cost() {
 // Between the ranks of one all-reduce it does not.
 func ExamplePlan_Order() {
 	for _, algorithm := range plan.Algorithms(plan.AllReduce) {
-		p := must(plan.New(plan.AllReduce, algorithm, 4))
+		p := notebook.Must(plan.New(plan.AllReduce, algorithm, 4))
 		order := notebook.Must(p.Order(3, 0))
 		same := notebook.Must(p.SameBits())
 		fmt.Printf("%-19v %v %v\n", algorithm, order, same)
@@ -110,7 +104,7 @@ func ExamplePlan_Order() {
 // A bus bandwidth can be compared with what the links can do.
 func ExampleBusFactor() {
 	const ranks, bytes = 8, 1 << 30
-	p := must(plan.New(plan.AllReduce, plan.Ring, ranks))
+	p := notebook.Must(plan.New(plan.AllReduce, plan.Ring, ranks))
 	line := notebook.Must(p.Cost(plan.Uniform(plan.Link{Latency: time.Microsecond, Bandwidth: 100e9}), bytes, 1))
 	algorithm := bytes / line.Total.Seconds()
 	fmt.Printf("algorithm bandwidth %.1f GB/s, bus bandwidth %.1f GB/s\n",

@@ -119,7 +119,7 @@ func TestCheckpoint(t *testing.T) {
 	ctx, backend, dir := context.Background(), devicetest.Open(t, 4), t.TempDir()
 	m := must.Get(storemodel.NewChain(backend, newStore(), cnn(0.3), crossEntropy, pictures, labels))(t)
 	run := start(t, backend, m, parallel.Layout{Data: 2, ZeRO: 3})
-	_ = must.Get(run.Step(ctx, first(images(0)), second(images(0))))(t)
+	must.Get(run.Step(ctx, first(images(0)), second(images(0))))(t)
 	must.Do(t, run.Save(ctx, dir, nil, 1))
 	again := start(t, backend, m, parallel.Layout{Pipe: 2})
 	must.Do(t, again.Load(ctx, traintest.Last(t, dir)))
@@ -143,7 +143,7 @@ func TestBuffersOfAllRanks(t *testing.T) {
 	mesh := must.Get(backend.Mesh(xla.Axis(train.Axis, 2)))(t)
 	one := must.Get(ddp.NewSPMD(mesh, recipe))(t)
 	defer one.Close()
-	_ = must.Get(one.Step(images(0)))(t)
+	must.Get(one.Step(images(0)))(t)
 	var devices [2]traintest.Named
 	for i := range devices {
 		values := must.Get(one.Params(i))(t)

@@ -156,7 +156,7 @@ func TestHalfPrecision(t *testing.T) {
 			theirs := model.NewStore()
 			for i, value := range initial(t, m) {
 				path := "/" + strings.ReplaceAll(m.Params()[i].Name, ".", "/")
-				_ = must.Get(theirs.CreateVariable(path, to(t, backend, value, half)))(t)
+				must.Get(theirs.CreateVariable(path, to(t, backend, value, half)))(t)
 			}
 			want := byGoMLX(t, backend, theirs, c.halved, m.Params().Names(), [][2]*tensors.Tensor{c.casted})[0]
 			got := run(t, backend, func(in []*graph.Node) []*graph.Node {

@@ -113,7 +113,7 @@ func TestFrozen(t *testing.T) {
 func TestVariablesOfTheCaller(t *testing.T) {
 	backend, store := devicetest.PureGo(), model.NewStore()
 	for path, value := range map[string]float32{"/a.b/w": 5, "/unused": 1} {
-		_ = must.Get(store.CreateVariable(path, tensors.FromScalar(value)))(t)
+		must.Get(store.CreateVariable(path, tensors.FromScalar(value)))(t)
 	}
 	store.GetVariable("unused").SetTrainable(false)
 	m := newModel(t, backend, store, func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
@@ -140,7 +140,7 @@ func TestVariablesOfTheCaller(t *testing.T) {
 // TestOptionalVariable uses a variable only if the store has it.
 func TestOptionalVariable(t *testing.T) {
 	backend, store := devicetest.PureGo(), model.NewStore()
-	_ = must.Get(store.CreateVariable("b", tensors.FromScalar(float32(1))))(t)
+	must.Get(store.CreateVariable("b", tensors.FromScalar(float32(1))))(t)
 	m := newModel(t, backend, store, func(scope *model.Scope, inputs, targets *graph.Node) *graph.Node {
 		y := graph.Mul(inputs, scope.VariableWithShape("w", inputs.Shape()).NodeValue(inputs))
 		if b := scope.GetVariable("b"); b != nil {
