@@ -141,6 +141,13 @@ func (s trainSize) config() gpt.Config {
 	return gpt.Config{Layers: s.Layers, Width: s.Width, Heads: s.Heads, Seq: s.Seq, Vocab: gpt.ReferenceConfig().Vocab}
 }
 
+// model is the configuration as the command trains it on CPUs.
+func (s trainSize) model() gpt.Config {
+	c := s.config()
+	c.Flash = true
+	return c
+}
+
 // with returns the size with those of its fields changed that are set in other.
 func (s trainSize) with(other trainSize) trainSize {
 	return trainSize{cmp.Or(other.Layers, s.Layers), cmp.Or(other.Width, s.Width), cmp.Or(other.Heads, s.Heads),

@@ -141,7 +141,7 @@ func gptTrial(start startRun, half bool) func([]byte) (trial, error) {
 		}
 		t = trial{
 			start,
-			train.Recipe{Model: size.config(), Optimizer: optim.AdamW(trainRate)},
+			train.Recipe{Model: size.model(), Optimizer: optim.AdamW(trainRate)},
 			batches.Step,
 			nil,
 			false,

@@ -30,6 +30,7 @@ type Backend struct {
 	ledger          *ledger
 	plugin          plugin.Plugin
 	client          unsafe.Pointer // PJRT_Client*
+	kernels         bool           // programs may call the kernels of internal/dense
 	donations       sync.Map       // the donated inputs of programs, by their names
 	building        sync.RWMutex   // held for reading while a program is compiled
 }
@@ -73,6 +74,9 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !c.giveBack && found.Platform == plugin.CPU {
+		plugin.KeepMemory(found)
+	}
 	tameGoXLA()
 	found.FindCUDA()
 	inner, err := goxla.NewWithOptions(found.Path, client)
@@ -82,6 +86,7 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	inner.DotGeneralUseTF32 = c.tf32 && found.Platform == plugin.CUDA // go-xla's default is true
 	n := inner.NumDevices()
 	b := &Backend{Backend: inner, plugin: found, client: clientHandle(inner), ledger: newLedger(n),
+		kernels: !c.noKernels && found.Platform == plugin.CPU,
 		info: Info{Devices: n, Platform: found.Platform, Plugin: found.Path, Source: found.Source, API: api.String()}}
 	replaceTable(inner, func(table unsafe.Pointer) unsafe.Pointer { return plugin.CompileThrough(table, b.client) })
 	if c.devices != 0 && b.info.Devices != c.devices {

@@ -12,6 +12,9 @@ import (
 // input is such a matmul.
 func (f *function) DotGeneral(lhs compute.Value, lhsContracted, lhsBatch []int, rhs compute.Value,
 	rhsContracted, rhsBatch []int, config compute.DotGeneralConfig) (compute.Value, error) {
+	if result, ok, err := f.matmul(lhs, lhsContracted, lhsBatch, rhs, rhsContracted, config); ok || err != nil {
+		return result, err
+	}
 	if f.parent != nil || f.builder.backend.info.Platform != plugin.CPU ||
 		!fewRows(lhs, lhsContracted, lhsBatch, rhs, rhsContracted) {
 		return f.Function.DotGeneral(lhs, lhsContracted, lhsBatch, rhs, rhsContracted, rhsBatch, config)

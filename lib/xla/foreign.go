@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/compute/distributed"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/go-xla/stablehlo"
+	xlashapes "github.com/gomlx/go-xla/types/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/plugin"
@@ -77,4 +78,15 @@ func (k *Kernel) write(inputs []value, f *stablehlo.Function) ([]value, error) {
 		statementOf(hloValue(results[0])).Attributes["api_version"] = int32(typedCall)
 	}
 	return results, err
+}
+
+// call writes a call with one result.
+func (k *Kernel) call(operands []*stablehlo.Value, result xlashapes.Shape) (*stablehlo.Value, error) {
+	values, err := stablehlo.CustomCallV2(k.name, "", operands, make([][]int, len(operands)),
+		[]xlashapes.Shape{result}, make([][]int, 1))
+	if err != nil {
+		return nil, err
+	}
+	statementOf(values[0]).Attributes["api_version"] = int32(typedCall)
+	return values[0], nil
 }

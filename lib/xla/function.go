@@ -16,12 +16,22 @@ type builder struct {
 	main    *function
 	open    []*function // under construction, the innermost last
 	donated []int       // parameters of the main function
+	auto    bool        // the compiler shards the program
+
+	products map[*stablehlo.Value]product // matmuls by kernels, by their results
 }
 
 // Builder starts a graph; GoMLX calls it. XLA gets the name without the number that is specific to this process, so
 // that the program is the same in every process.
 func (b *Backend) Builder(name string) compute.Builder {
-	return &builder{Builder: b.Backend.Builder(withoutNumber(name)), backend: b, donated: b.donated(name)}
+	return &builder{Builder: b.Backend.Builder(withoutNumber(name)), backend: b, donated: b.donated(name),
+		products: map[*stablehlo.Value]product{}}
+}
+
+// DistributedAutoSharding has the compiler shard the program.
+func (b *builder) DistributedAutoSharding(meshes ...compute.Mesh) error {
+	b.auto = true
+	return b.Builder.DistributedAutoSharding(meshes...)
 }
 
 // Main returns the function whose inputs and outputs are the program's.

@@ -15,6 +15,13 @@ const EnvDevices = "SHARDBOOK_DEVICES"
 // envCompile names the environment variable that, set to "afresh", acts like [CompileAfresh].
 const envCompile = "SHARDBOOK_COMPILE"
 
+// envKernels and envMemory name the environment variables that, set to "off" and to "return", act like [NoKernels] and
+// [ReturnMemory].
+const (
+	envKernels = "SHARDBOOK_KERNELS"
+	envMemory  = "SHARDBOOK_MEMORY"
+)
+
 // DefaultDevices is the default number of CPU devices: a mesh of 8 has room for three axes.
 const DefaultDevices = 8
 
@@ -33,6 +40,8 @@ type config struct {
 	allCanaries bool
 	afresh      bool
 	tf32        bool
+	noKernels   bool
+	giveBack    bool
 	spoil       func(canary string, got []float64) // for tests
 	wrong       error                              // in an option
 }
@@ -73,6 +82,23 @@ func TF32() Option {
 	return func(c *config) { c.tf32 = true }
 }
 
+// NoKernels leaves matmuls and sums on CPUs to XLA, which is slower, instead of calling C kernels.
+// $SHARDBOOK_KERNELS=off does the same.
+func NoKernels() Option {
+	return func(c *config) { c.noKernels = true }
+}
+
+// ReturnMemory has XLA on CPUs return large buffers to the operating system as soon as they are free. By default they
+// stay with the process, at most a sixteenth above the most that were in use at a time, since XLA allocates the buffers
+// of a program for every run, and fresh pages cost up to a quarter of a step's time. The first Open of a process
+// chooses. [FreeMemory] returns what is unused at any time. $SHARDBOOK_MEMORY=return does the same.
+func ReturnMemory() Option {
+	return func(c *config) { c.giveBack = true }
+}
+
+// FreeMemory returns the memory of buffers that are free to the operating system, as debug.FreeOSMemory does for Go's.
+func FreeMemory() { plugin.FreeMemory() }
+
 // newConfig combines options, environment and defaults.
 func newConfig(options []Option) (config, error) {
 	var c config
@@ -95,13 +121,21 @@ func newConfig(options []Option) (config, error) {
 	if c.plugin == "" {
 		c.plugin = os.Getenv(plugin.Env)
 	}
-	switch text := os.Getenv(envCompile); text {
-	case "":
-	case "afresh":
-		c.afresh = true
-	default:
-		return c, fmt.Errorf("%s=%q: set it to \"afresh\", or to nothing to load programs from the cache",
-			envCompile, text)
+	for _, s := range []struct {
+		env, word, otherwise string
+		set                  *bool
+	}{
+		{envCompile, "afresh", "load programs from the cache", &c.afresh},
+		{envKernels, "off", "have programs call kernels", &c.noKernels},
+		{envMemory, "return", "keep freed memory", &c.giveBack},
+	} {
+		switch text := os.Getenv(s.env); text {
+		case "":
+		case s.word:
+			*s.set = true
+		default:
+			return c, fmt.Errorf("%s=%q: set it to %q, or to nothing to %s", s.env, text, s.word, s.otherwise)
+		}
 	}
 	var err error
 	c.cacheDir, err = cache.Dir(c.cacheDir)

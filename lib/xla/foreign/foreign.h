@@ -174,6 +174,13 @@ static inline int foreign_failed(foreign_frame *f, foreign_error *error) {
 	return error != NULL;
 }
 
+// foreign_threads returns the number of XLA's threads.
+static inline int64_t foreign_threads(foreign_frame *f) {
+	int64_t threads = 1;
+	foreign_threads_args ask = {sizeof ask, NULL, f->context, &threads};
+	return foreign_failed(f, f->api->threads(&ask)) ? 1 : threads;
+}
+
 // Work of n parts that threads take one after the other. Whoever lets go of it last frees it: a thread of XLA's may come
 // to it when all is done.
 typedef struct {
@@ -226,10 +233,7 @@ static inline foreign_error *foreign_for(foreign_frame *f, int64_t n, size_t scr
 	w->part = part, w->of = of, w->n = n, w->scratch = scratch;
 	pthread_mutex_init(&w->lock, NULL);
 	pthread_cond_init(&w->all, NULL);
-	int64_t threads = 1;
-	foreign_threads_args ask = {sizeof ask, NULL, f->context, &threads};
-	if (foreign_failed(f, f->api->threads(&ask))) threads = 1;
-	int64_t helpers = (threads < n ? threads : n) - 1;
+	int64_t threads = foreign_threads(f), helpers = (threads < n ? threads : n) - 1;
 	atomic_store(&w->holders, 1 + (helpers > 0 ? helpers : 0));
 	for (int64_t i = 0; i < helpers; i++) {
 		foreign_schedule_args more = {sizeof more, NULL, f->context, foreign_help, w};

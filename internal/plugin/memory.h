@@ -1,0 +1,11 @@
+#include <stddef.h>
+
+// memory_keep has a library allocate large blocks that stay mapped after they are freed. It returns 0, and changes
+// nothing, where that is not possible.
+int memory_keep(void *library);
+
+// memory_free unmaps the blocks that are not in use.
+void memory_free(void);
+
+// memory_sizes are the bytes of the blocks in use and of those that are kept.
+void memory_sizes(size_t *in_use, size_t *kept);

@@ -1,0 +1,183 @@
+// The loops of matmuls over tiles, in vectors of LANES floats. matmul.c includes this file once for each instruction set
+// and defines NAME(x), for the functions' names, and the number of ROWS of a tile. A tile of C has two vectors of
+// columns; its sums stay in registers while it goes through a block of A and B.
+
+typedef float NAME(vec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
+#define vec NAME(vec)
+#define inlined static inline __attribute__((always_inline))
+
+#define VEC(p) (*(vec *)(p))
+#define ALL(x) ((x) - (vec){}) // x in all lanes: x - 0 is x, also for -0
+#define COLUMNS (2 * LANES)
+
+#ifndef SHARDBOOK_TURN
+#define SHARDBOOK_TURN
+typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));
+#ifdef __clang__
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
+#else
+typedef int32_t quad_index __attribute__((vector_size(16)));
+#define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (quad_index){i, j, k, l})
+#endif
+#endif
+
+// turn transposes 4×4 elements.
+inlined void NAME(turn)(const float *from, int64_t from_row, float *to, int64_t to_row) {
+	quad a = *(quad *)from, b = *(quad *)(from + from_row);
+	quad c = *(quad *)(from + 2 * from_row), d = *(quad *)(from + 3 * from_row);
+	quad ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5);
+	*(quad *)to = SHUFFLE(ab, cd, 0, 1, 4, 5);
+	*(quad *)(to + to_row) = SHUFFLE(ab, cd, 2, 3, 6, 7);
+	ab = SHUFFLE(a, b, 2, 6, 3, 7), cd = SHUFFLE(c, d, 2, 6, 3, 7);
+	*(quad *)(to + 2 * to_row) = SHUFFLE(ab, cd, 0, 1, 4, 5);
+	*(quad *)(to + 3 * to_row) = SHUFFLE(ab, cd, 2, 3, 6, 7);
+}
+
+// pack_b copies a block of B, `depth` rows from x and n columns from j, to [column tile][row][COLUMNS], with zeros
+// beyond the last column.
+static void NAME(pack_b)(const matmul *w, int64_t x, int64_t depth, int64_t j, int64_t n, float *to) {
+	for (int64_t end = j + n; j < end; j += COLUMNS, to += depth * COLUMNS) {
+		int64_t columns = end - j < COLUMNS ? end - j : COLUMNS;
+		int fast = columns == COLUMNS && w->b.type == FOREIGN_F32;
+		const float *from = (const float *)w->b.data + (w->b_turned ? j * w->k + x : x * w->n + j);
+		if (columns < COLUMNS) memset(to, 0, sizeof *to * depth * COLUMNS);
+		if (!w->b_turned) {
+			for (int64_t r = 0; r < depth; r++, from += w->n)
+				if (fast) {
+					VEC(to + r * COLUMNS) = VEC(from);
+					VEC(to + r * COLUMNS + LANES) = VEC(from + LANES);
+				} else {
+					load(&w->b, (x + r) * w->n + j, columns, to + r * COLUMNS);
+				}
+			continue;
+		}
+		int64_t done = fast ? depth & -4 : 0;
+		for (int64_t c = 0; done && c < COLUMNS; c += 4)
+			for (int64_t r = 0; r < done; r += 4) NAME(turn)(from + c * w->k + r, w->k, to + r * COLUMNS + c, COLUMNS);
+		for (int64_t c = 0; c < columns; c++) {
+			float row[BLOCK_K];
+			load(&w->b, (j + c) * w->k + x + done, depth - done, row);
+			for (int64_t r = done; r < depth; r++) to[r * COLUMNS + c] = row[r - done];
+		}
+	}
+}
+
+// pack_a copies a block of A, `rows` rows from i and `depth` columns from x, tile by tile: each as [row][ROW], or, where A
+// is stored transposed, as [column][ROWS]. Rows up to a multiple of ROWS are zeros.
+static void NAME(pack_a)(const matmul *w, int64_t i, int64_t rows, int64_t x, int64_t depth, float *to) {
+	int64_t last = rows / ROWS * ROWS;
+	if (last < rows) memset(to + last * ROW, 0, sizeof *to * ROWS * ROW);
+	if (!w->a_turned) {
+		for (int64_t r = 0; r < rows; r++) load(&w->a, (i + r) * w->k + x, depth, to + r * ROW);
+		return;
+	}
+	for (int64_t c = 0; c < depth; c++) {
+		float row[BLOCK_M];
+		const float *from = (const float *)w->a.data + (x + c) * w->m + i;
+		if (w->a.type != FOREIGN_F32) from = row, load(&w->a, (x + c) * w->m + i, rows, row);
+		float *at = to + c * ROWS;
+		for (int64_t r = 0; r < last; r += ROWS, from += ROWS, at += ROWS * ROW) memcpy(at, from, sizeof *to * ROWS);
+		for (int64_t r = last; r < rows; r++) at[r - last] = *from++;
+	}
+}
+
+// multiply sets a tile of C to the product of packed rows of A, whose elements are a_row and a_column apart, and a packed
+// column tile of B, plus what C has, or plus the bias (one vector pair, or NULL).
+inlined void NAME(multiply)(int64_t depth, const float *a, const int64_t a_row, const int64_t a_column, const float *b,
+		float *c, int64_t c_row, int add, const float *bias) {
+	vec sum[ROWS][2];
+#pragma GCC unroll 16
+	for (int r = 0; r < ROWS; r++) sum[r][0] = sum[r][1] = (vec){};
+	for (int64_t x = 0; x < depth; x++, b += COLUMNS) {
+		vec left = VEC(b), right = VEC(b + LANES);
+#pragma GCC unroll 16
+		for (int r = 0; r < ROWS; r++) {
+			vec factor = ALL(a[r * a_row + x * a_column]);
+			sum[r][0] += factor * left;
+			sum[r][1] += factor * right;
+		}
+	}
+	vec left = bias ? VEC(bias) : (vec){}, right = bias ? VEC(bias + LANES) : (vec){};
+#pragma GCC unroll 16
+	for (int r = 0; r < ROWS; r++, c += c_row) {
+		VEC(c) = sum[r][0] + (add ? VEC(c) : left);
+		VEC(c + LANES) = sum[r][1] + (add ? VEC(c + LANES) : right);
+	}
+}
+
+// tile is multiply for rows×columns of C, up to a whole tile.
+static void NAME(tile)(const matmul *w, int64_t depth, const float *a, const float *b, float *c, int64_t c_row,
+		int64_t rows, int64_t columns, int add, const float *bias) {
+	float part[ROWS * COLUMNS], begin[COLUMNS] = {};
+	float *to = c;
+	int64_t to_row = c_row;
+	int whole = rows == ROWS && columns == COLUMNS;
+	if (!whole) {
+		to = part, to_row = COLUMNS;
+		for (int64_t r = 0; add && r < rows; r++) memcpy(part + r * COLUMNS, c + r * c_row, sizeof *c * columns);
+		if (bias) bias = memcpy(begin, bias, sizeof *bias * columns);
+	}
+	if (w->a_turned)
+		NAME(multiply)(depth, a, 1, ROWS, b, to, to_row, add, bias);
+	else
+		NAME(multiply)(depth, a, ROW, 1, b, to, to_row, add, bias);
+	for (int64_t r = 0; !whole && r < rows; r++) memcpy(c + r * c_row, part + r * COLUMNS, sizeof *c * columns);
+}
+
+// matmul computes one part of C, in float32 also for half types.
+static void NAME(matmul)(void *of, int64_t part, void *scratch) {
+	const matmul *w = of;
+	float *b = scratch, *a = b + BLOCK_K * BLOCK_N, *rounded = a + BLOCK_M * ROW;
+	int64_t top = part / w->across * w->rows, bottom = top + w->rows < w->m ? top + w->rows : w->m;
+	int64_t from = part % w->across * w->columns, to = from + w->columns < w->n ? from + w->columns : w->n;
+	int direct = w->c.type == FOREIGN_F32;
+	for (int64_t j = from; j < to; j += BLOCK_N) {
+		int64_t columns = to - j < BLOCK_N ? to - j : BLOCK_N, c_row = direct ? w->n : BLOCK_N;
+		float *c = direct ? (float *)w->c.data + top * w->n + j : rounded;
+		for (int64_t x = 0; x < w->k; x += BLOCK_K) {
+			int64_t depth = w->k - x < BLOCK_K ? w->k - x : BLOCK_K;
+			NAME(pack_b)(w, x, depth, j, columns, b);
+			for (int64_t i = top; i < bottom; i += BLOCK_M) {
+				int64_t rows = bottom - i < BLOCK_M ? bottom - i : BLOCK_M;
+				NAME(pack_a)(w, i, rows, x, depth, a);
+				for (int64_t q = 0; q < columns; q += COLUMNS)
+					for (int64_t r = 0; r < rows; r += ROWS)
+						NAME(tile)(w, depth, a + r * ROW, b + q * depth, c + (i + r - top) * c_row + q, c_row,
+							rows - r < ROWS ? rows - r : ROWS, columns - q < COLUMNS ? columns - q : COLUMNS, x > 0,
+							w->bias ? w->bias + j + q : NULL);
+			}
+		}
+		for (int64_t i = top; !direct && i < bottom; i++) store(&w->c, i * w->n + j, columns, c + (i - top) * BLOCK_N);
+	}
+}
+
+// column_sums sums a stripe of columns, each SUMMED rows by themselves, so that rounding errors do not grow with the rows.
+static void NAME(column_sums)(void *of, int64_t part, void *scratch) {
+	enum { SUMMED = 64 };
+	const column_sums *w = of;
+	(void)scratch;
+	int64_t j = part * STRIPE, columns = w->columns - j < STRIPE ? w->columns - j : STRIPE;
+	float total[STRIPE] = {};
+	for (int64_t i = 0; i < w->rows; i += SUMMED) {
+		float sum[STRIPE] = {};
+		int64_t end = i + SUMMED < w->rows ? i + SUMMED : w->rows;
+		for (int64_t r = i; r < end; r++) {
+			const float *x = w->x + r * w->columns + j;
+			if (columns == STRIPE)
+				for (int64_t q = 0; q < STRIPE; q++) sum[q] += x[q];
+			else
+				for (int64_t q = 0; q < columns; q++) sum[q] += x[q];
+		}
+		for (int64_t q = 0; q < STRIPE; q++) total[q] += sum[q];
+	}
+	memcpy(w->sums + j, total, sizeof *total * columns);
+}
+
+#undef vec
+#undef inlined
+#undef VEC
+#undef ALL
+#undef COLUMNS
+#undef NAME
+#undef LANES
+#undef ROWS
