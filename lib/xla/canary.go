@@ -45,6 +45,10 @@ func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got [
 	if err != nil {
 		return nil, fmt.Errorf("its matmuls cannot be checked: %w", err)
 	}
+	calls, err := kernelCanaries(b)
+	if err != nil {
+		return nil, fmt.Errorf("its calls of kernels cannot be checked (%s=off does without them): %w", envKernels, err)
+	}
 	kinds := []CollectiveKind{AllReduce, AllGather, ReduceScatter, AllToAll, Permute}
 	if len(types) == 1 {
 		kinds = kinds[:1]
@@ -54,7 +58,7 @@ func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got [
 		return nil, fmt.Errorf("its collectives cannot be checked: %w", err)
 	}
 	var results []Canary
-	for _, g := range append(matmuls, collectives...) {
+	for _, g := range slices.Concat(matmuls, calls, collectives) {
 		results = append(results, g.compare(spoil))
 	}
 	if i := slices.IndexFunc(results, func(c Canary) bool { return !c.OK() }); i >= 0 {
@@ -118,6 +122,58 @@ func matmulCanaries(b *Backend, types []dtypes.DType) ([]given, error) {
 			given{fmt.Sprintf("%v matmul with a constant, summed", t), got[2*i+1], halves})
 	}
 	return all, nil
+}
+
+// kernelCanaries checks each kernel for matmuls and sums, unless XLA computes these itself.
+func kernelCanaries(b *Backend) ([]given, error) {
+	if !b.kernels {
+		return nil, nil
+	}
+	const n, copies = canarySide, 8
+	x, w := canaryMatrix(7), canaryMatrix(5)
+	program, err := graph.NewExec(b, func(x, w *graph.Node) []*graph.Node {
+		var sums []*graph.Node
+		for form := range 4 {
+			product := graph.DotGeneral(x, []int{1 - form&1}, nil, w, []int{form >> 1}, nil)
+			sums = append(sums, graph.ConvertDType(graph.ReduceSum(product, 0), dtypes.Float64))
+		}
+		repeated := graph.BroadcastToDims(graph.InsertAxes(x, 0), copies, n, n)
+		return append(sums, graph.ConvertDType(graph.ReduceSum(repeated, 0, 1), dtypes.Float64))
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer program.Finalize()
+	got, err := program.Call(tensors.FromFlatDataAndDimensions(x, n, n), tensors.FromFlatDataAndDimensions(w, n, n))
+	if err != nil {
+		return nil, err
+	}
+	var all []given
+	for form := range 4 {
+		a, b := x, w
+		if form&1 > 0 {
+			a = transposed(x)
+		}
+		if form>>1 > 0 {
+			b = transposed(w)
+		}
+		all = append(all, given{fmt.Sprintf("kernel %s, summed", matmuls[form&1][form>>1].name), got[form], columnSums(a, b)})
+	}
+	ones := make([]float32, n*n) // whose first row sums the columns of x
+	for i := range n {
+		ones[i] = copies
+	}
+	return append(all, given{"kernel " + columnSumsKernel.name, got[4], columnSums(ones, x)}), nil
+}
+
+// transposed returns a square matrix's transposition.
+func transposed(m []float32) []float32 {
+	const n = canarySide
+	to := make([]float32, n*n)
+	for i := range to {
+		to[i] = m[i%n*n+i/n]
+	}
+	return to
 }
 
 // canaryMatrix returns a square matrix with a few 1 and -1 and otherwise zeros, so that sums are small.

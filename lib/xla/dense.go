@@ -26,9 +26,22 @@ var matmuls = func() (all [2][2]*Kernel) {
 
 var columnSumsKernel = NewKernel(dense.ColumnSums())
 
+// denseKind is the opcode of the operation that a custom call is: of a kernel's matmul "dot", of its sums "reduce".
+func denseKind(target string) string {
+	switch {
+	case target == columnSumsKernel.name:
+		return "reduce"
+	case slices.ContainsFunc(slices.Concat(matmuls[0][:], matmuls[1][:]), func(k *Kernel) bool { return k.name == target }):
+		return "dot"
+	}
+	return "custom-call"
+}
+
 const (
-	// leastMatmul is the least number of multiplications of a matmul for which a call pays.
+	// leastMatmul is the least number of multiplications of a matmul for which a call pays, and leastRows the least
+	// number of rows of each operand: with fewer, packing costs more than it saves. Measured with 1 to 2048 rows.
 	leastMatmul = 1 << 18
+	leastRows   = 8
 
 	// leastSummed elements and leastColumns are the least for which a sum of columns pays.
 	leastSummed  = 1 << 15
@@ -107,7 +120,7 @@ func (f *function) matmul(lhs value, lhsContracted, lhsBatch []int, rhs value, r
 	var left, right bool
 	p.x, left = asMatrix(operands[0], lhsContracted)
 	p.y, right = asMatrix(operands[1], rhsContracted)
-	if !left || !right || p.x.rows()*p.y.rows()*p.x.depth < leastMatmul {
+	if m, n := p.x.rows(), p.y.rows(); !left || !right || min(m, n) < leastRows || m*n*p.x.depth < leastMatmul {
 		return nil, false, nil
 	}
 	result, err = f.product(p)

@@ -12,9 +12,9 @@ import (
 	"github.com/shardbook/shardbook/internal/must"
 )
 
-// TestProductsOfFewRows: matmuls x·wᵀ are right on both sides of the bounds, and transposed on one.
+// TestProductsOfFewRows: without kernels, matmuls x·wᵀ are right on both sides of the bounds, and transposed on one.
 func TestProductsOfFewRows(t *testing.T) {
-	b := must.Get(Open(Devices(1), Plugin("cpu")))(t)
+	b := must.Get(Open(Devices(1), Plugin("cpu"), NoKernels()))(t)
 	defer b.Close()
 	m := must.Get(b.Mesh(Axis("x", 1)))(t)
 	random := rand.New(rand.NewPCG(1, 2))

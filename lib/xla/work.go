@@ -16,14 +16,15 @@ import (
 //   - a reduction of n elements to m: n−m times the operation on two elements; over windows of w to m: m·(w−1) times; a
 //     scatter: once per element that it adds; sorting n elements along an axis: ⌈log₂ n⌉ comparisons per element;
 //   - an all-reduce or reduce-scatter: 1 per element of a device's input;
-//   - operations that move data: 0, and so are custom calls, but for cuBLAS's matmuls.
+//   - operations that move data: 0, and so are custom calls, but for cuBLAS's matmuls and the kernels that this package
+//     calls for matmuls and sums on CPUs.
 //
 // Bytes are the least that must move between memory and the device: the parts of the operands that are read and of the
 // results that are written, each once. A slice reads only the slice, and an update in place copies nothing else. Inside
 // a fusion nothing moves.
 type Operation struct {
 	Module, Name string // as XLA, and [OperationTime], name them
-	Kind         string // "dot", "fusion", "reduce", "custom-call" and so on
+	Kind         string // "dot", "fusion", "reduce", "custom-call" and so on; of our own kernels "dot" and "reduce"
 
 	FLOPs float64 // of one run, on one device
 	Bytes int64   // of one run, on one device
@@ -90,8 +91,14 @@ func (h *hlo) operations(c *computation, runs float64) (all []Operation) {
 	return all
 }
 
-// kind is the opcode. On GPUs some operations are a pair of instructions, of which the first counts for both.
-func (i *instruction) kind() string { return strings.TrimSuffix(i.opcode, "-start") }
+// kind is the opcode, or that of the operation which a kernel of ours computes. On GPUs some operations are a pair of
+// instructions, of which the first counts for both.
+func (i *instruction) kind() string {
+	if i.opcode == "custom-call" {
+		return denseKind(i.field("custom_call_target").String())
+	}
+	return strings.TrimSuffix(i.opcode, "-start")
+}
 
 var (
 	// elementwise operations count as one operation per element of the result.
@@ -112,12 +119,19 @@ var (
 func (i *instruction) flops() float64 {
 	switch kind := i.kind(); kind {
 	case "dot":
+		if i.opcode == "custom-call" { // with mk, kn and mn elements
+			k := math.Sqrt(i.operand(0).elements() * i.operand(1).elements() / i.elements())
+			return 2 * i.elements() * math.Round(k)
+		}
 		return i.matmul(i.message.message("dot_dimension_numbers").integers("lhs_contracting_dimensions")...)
 	case "convolution":
 		kernel := i.operand(1)
 		outputs := i.message.message("convolution_dimension_numbers").field("kernel_output_feature_dimension").Int()
 		return 2 * i.elements() * kernel.elements() / kernel.size(outputs)
 	case "reduce":
+		if i.opcode == "custom-call" {
+			return i.operand(0).elements() - i.elements()
+		}
 		return i.times(i.operand(0).elements() - i.elements())
 	case "reduce-window":
 		return i.times(i.elements() * (i.window() - 1))

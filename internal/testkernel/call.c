@@ -1,0 +1,45 @@
+// Calls of any kernel, with operands and results where the caller has them.
+#include <stdio.h>
+#include <string.h>
+
+#include "../../lib/xla/foreign/foreign.h"
+
+static _Thread_local char said[300];
+
+static foreign_error *say(foreign_error_args *args) {
+	snprintf(said, sizeof said, "%s", args->message);
+	return (foreign_error *)said;
+}
+
+static void destroy(foreign_destroy_args *args) { (void)args; }
+
+static foreign_error *three(foreign_threads_args *args) {
+	*args->threads = 3;
+	return NULL;
+}
+
+static foreign_error *at_once(foreign_schedule_args *args) {
+	args->task(args->of);
+	return NULL;
+}
+
+// shardbook_test_call calls a kernel whose arrays have up to four sizes. It returns the kernel's error, or "".
+const char *shardbook_test_call(void *handler, int operands, int results, const int *types, void **data, const int64_t *ranks,
+		int64_t *dims) {
+	enum { MOST = 8 };
+	foreign_array arrays[MOST];
+	foreign_array *at[MOST];
+	int buffers[MOST];
+	for (int i = 0; i < operands + results; i++) {
+		arrays[i] = (foreign_array){sizeof *arrays, NULL, types[i], data[i], ranks[i], dims + 4 * i};
+		at[i] = arrays + i;
+		buffers[i] = FOREIGN_BUFFER;
+	}
+	foreign_api api = {.struct_size = sizeof api, .error = say, .destroy = (void (*)(foreign_destroy_args *))destroy,
+		.threads = three, .schedule = at_once};
+	foreign_frame f = {sizeof f, NULL, &api, NULL, FOREIGN_EXECUTE,
+		{sizeof f.in, NULL, operands, buffers, at}, {sizeof f.out, NULL, results, buffers, at + operands}};
+	said[0] = 0;
+	((void *(*)(foreign_frame *))handler)(&f);
+	return said;
+}
