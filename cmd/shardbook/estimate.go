@@ -143,6 +143,7 @@ func (r *estimateRequest) addFlags(f *pflag.FlagSet) {
 	add(&r.config, "config", "a Hugging Face config.json; or a file of YAML or TOML with settings")
 	add(&r.params, "params", "number of parameters, if nothing else is known, as 7.5e9 or 7.5B")
 	add(&r.sizes.Vocab, "vocab", "vocabulary size; shardbook train has 256")
+	add(&r.sizes.Flash, "flash", "FlashAttention: attention block by block, without storing its scores")
 	job.ModelFlags(f, &r.sizes)
 	var models []string
 	for _, m := range cost.Presets() {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/internal/mpijob"
+	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/internal/tensorboard"
 	"github.com/shardbook/shardbook/lib/checkpoint"
 	"github.com/shardbook/shardbook/lib/gpt"
@@ -173,6 +174,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		return fmt.Errorf("--devices=%d: the layout needs %d: leave out --devices, or change the layout",
 			given, devices)
 	}
+	j.ChooseFlash(true)
 	recipe, err := j.Recipe()
 	if err != nil {
 		return err
@@ -204,6 +206,12 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	}
 	if t.backend, err = xla.OpenContext(ctx, xla.Devices(devices)); err != nil {
 		return err
+	}
+	if t.backend.Info().Platform != plugin.CPU {
+		j.ChooseFlash(false)
+		if recipe, err = j.Recipe(); err != nil {
+			return err
+		}
 	}
 	if err := t.compare(from); err != nil {
 		return err

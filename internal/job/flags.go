@@ -45,6 +45,8 @@ func (j *Job) Flags(f *pflag.FlagSet) {
 	j.run(f)
 }
 
+const flashFlag = "flash"
+
 // ModelFlags adds the flags of a model's architecture.
 func ModelFlags(f *pflag.FlagSet, m *gpt.Config) {
 	add := flags.Adder(f)
@@ -62,7 +64,6 @@ func ModelFlags(f *pflag.FlagSet, m *gpt.Config) {
 	add(&m.Tied, "tied", "tie the output head to the token embedding")
 	add(&m.NoBias, "no-bias", "no biases in the blocks")
 	add(&m.Dropout, "dropout", "dropout rate")
-	add(&m.Flash, "flash", "FlashAttention: attention block by block, without storing its scores")
 	flags.Choices(f, "activation", gpt.Usual, gpt.ReLU)
 	flags.Choices(f, "norm", gpt.LayerNorm, gpt.RMSNorm)
 	flags.Choices(f, "positions", gpt.Learned, gpt.Rotary)
@@ -86,6 +87,9 @@ func PrecisionFlag(f *pflag.FlagSet, name *string) {
 // flags adds the flags for what a run learns, on any devices.
 func (j *Job) flags(f *pflag.FlagSet) {
 	m, add := &j.Model, flags.Adder(f)
+	flags.Choice(f, &j.Flash, flashFlag, []string{FlashAuto, FlashOn, FlashOff},
+		"FlashAttention, which stores no scores: "+FlashAuto+" (on CPUs where it is allowed)|"+FlashOn+"|"+FlashOff)
+	f.Lookup(flashFlag).NoOptDefVal = FlashOn
 	ModelFlags(f, m)
 
 	add(&j.Text, "text", "text: go (its standard library), reference, a file or a folder")

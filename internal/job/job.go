@@ -23,7 +23,8 @@ import (
 // Job is everything that decides what a run computes. Checkpoints contain it.
 type Job struct {
 	Reference  bool       `json:"reference,omitempty"`
-	Model      gpt.Config `json:"model"`
+	Model      gpt.Config `json:"model"`           // its Flash is what ChooseFlash sets
+	Flash      string     `json:"flash,omitempty"` // FlashAuto, FlashOn or FlashOff
 	Text       string     `json:"text"`
 	TextBytes  int64      `json:"text_bytes,omitempty"`
 	TextSHA    string     `json:"text_sha256"` // of the text that was read
@@ -41,10 +42,17 @@ type Job struct {
 	Parallel   Parallel   `json:"parallel"`
 }
 
+// The values of Job.Flash.
+const (
+	FlashAuto = "auto" // where it is allowed, on CPUs
+	FlashOn   = "on"
+	FlashOff  = "off"
+)
+
 // New returns the job of a command without flags: a model that is small enough to watch it learn.
 func New() *Job {
 	return &Job{Model: gpt.Config{Layers: 4, Width: 128, Heads: 4, Seq: 128, Vocab: 256,
-		Norm: gpt.LayerNorm, Positions: gpt.Learned}, Text: "go", Batch: 16, Steps: 100,
+		Norm: gpt.LayerNorm, Positions: gpt.Learned}, Flash: FlashAuto, Text: "go", Batch: 16, Steps: 100,
 		Precision: "fp32", Optimizer: "adamw", LR: 1e-3, Schedule: "constant", Parallel: OneDevice()}
 }
 
@@ -89,6 +97,12 @@ func (j *Job) Complete(given func(flag string) bool) error {
 // normalize replaces aliases by one name, so that checkpoints can be compared. It does not change invalid names.
 func (j *Job) normalize() {
 	j.Parallel.normalize()
+	if j.Flash == "" { // of a checkpoint that is older than the choice
+		j.Flash = FlashOff
+		if j.Model.Flash {
+			j.Flash = FlashOn
+		}
+	}
 	if j.Model.Recompute == "none" {
 		j.Model.Recompute = recompute.None
 	}
@@ -100,6 +114,14 @@ func (j *Job) normalize() {
 			*name = codec.Name()
 		}
 	}
+}
+
+// ChooseFlash sets whether the model computes attention by FlashAttention: as --flash says, or, on CPUs, where nothing
+// excludes it. Where the compiler shards the program it would have to shard the loops over blocks.
+func (j *Job) ChooseFlash(onCPU bool) {
+	policy, err := precision.ParsePolicy(j.Precision)
+	allowed := err == nil && policy.Matmul == (precision.Matmul{}) && j.Model.Dropout == 0 && j.Parallel.Sync != Auto
+	j.Model.Flash = j.Flash == FlashOn || j.Flash == FlashAuto && onCPU && allowed
 }
 
 // Remedy returns what to do about NaN gradients: give a codec more room, if it may have too little, else otherwise.

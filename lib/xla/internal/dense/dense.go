@@ -23,7 +23,7 @@ import "C"
 import (
 	"unsafe"
 
-	_ "github.com/shardbook/shardbook/internal/half"       // whose header matmul.c includes
+	_ "github.com/shardbook/shardbook/internal/half"   // whose header matmul.c includes
 	_ "github.com/shardbook/shardbook/lib/xla/foreign" // likewise
 )
 
