@@ -139,10 +139,10 @@ func TestBenchmarks(t *testing.T) {
 			"group group-ring xla xla-malloc memory-copy memory-negate memory-add", 10, false, false},
 		{"collectives of peers", newCollectives, "--ranks=2 --sizes=4096 --rounds=1 --peers " +
 			"--impls=mpi,gloo,openmpi,jax,jax-donate", "mpi gloo openmpi jax jax-donate", 5, false, true},
-		{"train", newTraining, "--rounds=1 --layers=2 --d=128 --heads=4 --seq=64 --batch=8", "xla xla-malloc", 1, false,
+		{"train", newTraining, "--rounds=1 --layers=2 --d=128 --heads=4 --seq=64 --batch=8", "xla multiply-add", 1, false,
 			false},
 		{"train of peers", newTraining, "--rounds=2 --layers=2 --d=24 --heads=3 --seq=10 --batch=5 --peers",
-			"xla xla-malloc jax jax-malloc torch", 1, false, false},
+			"xla jax jax-malloc torch multiply-add", 1, false, false},
 		{"data", newData, small, "xla spmd-2:xla spmd-4:xla ranks-2:xla", 1, true, false},
 		{"data of peers", newData, small + " --peers --impls=spmd-2,ddp-2,jax-4",
 			"xla spmd-2:xla torch ddp-2:torch jax jax-4:jax", 1, false, false},
@@ -374,7 +374,7 @@ func TestCases(t *testing.T) {
 		flags string
 		want  string
 	}{
-		{newTraining, "", small + "; " + large},
+		{newTraining, "", small + "; " + large + "; " + gpt2Size.String()},
 		{newTraining, "--layers=1 --d=8 --heads=2 --seq=5 --batch=3", "layers 1, width 8, heads 2, 3×5 tokens"},
 		{newHosts, "--small", small},
 		{newTensor, "", small + ", 2 devices; " + small + ", 4 devices; " + large + ", 2 devices; " + large + ", 4 devices"},

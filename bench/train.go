@@ -20,10 +20,12 @@ type training struct {
 
 	// rows divides the number of sequences of a batch; 0 means 1.
 	rows int
+
+	more []trainSize // measured besides trainSizes
 }
 
 func newTraining() *benchmark {
-	var b training
+	b := training{more: []trainSize{gpt2Size}}
 	return &benchmark{name: "train", about: "a training step of the reference GPT on one device, float32",
 		flags: b.flags, cases: b.cases, implementations: trainImplementations}
 }
@@ -39,14 +41,13 @@ func (b *training) flags(flags *pflag.FlagSet) {
 // trainParams is what the workers are sent. The peers take the text from here.
 type trainParams struct {
 	trainSize
-	Vocab int    `json:"vocab"`
-	Text  string `json:"text"`
+	Text string `json:"text"`
 }
 
 func (b *training) cases() ([]testCase, error) {
 	var cases []testCase
 	var seen []trainSize
-	for _, size := range trainSizes {
+	for _, size := range slices.Concat(trainSizes, b.more) {
 		size = size.with(b.override)
 		if slices.Contains(seen, size) {
 			continue
@@ -61,7 +62,7 @@ func (b *training) cases() ([]testCase, error) {
 		}
 		cases = append(cases, testCase{
 			name:   size.String(),
-			params: trainParams{size, size.config().Vocab, string(corpus.Text)},
+			params: trainParams{size, string(corpus.Text)},
 			want:   trainLosses[size],
 			within: trainTolerance,
 		})
@@ -72,12 +73,12 @@ func (b *training) cases() ([]testCase, error) {
 func trainImplementations() []implementation {
 	return []implementation{
 		{name: "xla", about: "this project on XLA's CPU device", role: ours, serve: serveGPT(1, startOne)},
-		{name: "xla-malloc", about: "the same, with glibc told to keep freed memory", role: ours,
-			env: []string{keepMemory}, serve: serveGPT(1, startOne)},
 		{name: "jax", about: "jit, with the state donated", role: peer, commands: python(nil, "train.py", "jax")},
 		{name: "jax-malloc", about: "the same, with glibc told to keep freed memory", role: peer,
 			commands: python([]string{keepMemory}, "train.py", "jax")},
 		{name: "torch", about: "eager, a thread a core", role: peer, commands: trainTorch()},
+		{name: "multiply-add", about: "the floating-point operations of the step's matmuls, in registers, a thread a core",
+			role: limit, serve: serveArithmetic},
 	}
 }
 
@@ -101,19 +102,24 @@ func trainDDP(args ...string) commands {
 
 // trainSize is the size of a model and of its batch. The fields are those of [gpt.Config], and the number of sequences.
 type trainSize struct {
-	Layers int `json:"layers"`
-	Width  int `json:"d"`
-	Heads  int `json:"heads"`
-	Seq    int `json:"seq"`
-	Batch  int `json:"batch"`
+	Layers int  `json:"layers"`
+	Width  int  `json:"d"`
+	Heads  int  `json:"heads"`
+	Seq    int  `json:"seq"`
+	Batch  int  `json:"batch"`
+	Vocab  int  `json:"vocab"`
+	Tied   bool `json:"tied"`
 }
 
 // trainSizes are measured by default: a small model, whose step is short enough to show
 // the overhead of a step, and the reference model.
 var trainSizes = []trainSize{
-	{Layers: 2, Width: 128, Heads: 4, Seq: 64, Batch: 8},
-	{Layers: 4, Width: 256, Heads: 8, Seq: 256, Batch: 16},
+	{Layers: 2, Width: 128, Heads: 4, Seq: 64, Batch: 8, Vocab: 256},
+	{Layers: 4, Width: 256, Heads: 8, Seq: 256, Batch: 16, Vocab: 256},
 }
+
+// gpt2Size is GPT-2 124M with the batch that llm.c trains on CPUs (train_gpt2.c: B = 4, T = 64).
+var gpt2Size = trainSize{Layers: 12, Width: 768, Heads: 12, Seq: 64, Batch: 4, Vocab: 50257, Tied: true}
 
 // trainLosses are the losses of the first steps. Those of the reference model are lib/gpt's; those of the small one are
 // what PyTorch 2.15 and JAX 0.10.2 agree on. At other sizes the implementations must agree with each other.
@@ -134,11 +140,15 @@ const (
 )
 
 func (s trainSize) String() string {
-	return fmt.Sprintf("layers %d, width %d, heads %d, %d×%d tokens", s.Layers, s.Width, s.Heads, s.Batch, s.Seq)
+	text := fmt.Sprintf("layers %d, width %d, heads %d, %d×%d tokens", s.Layers, s.Width, s.Heads, s.Batch, s.Seq)
+	if s.Tied {
+		text += fmt.Sprintf(", vocabulary %d, tied", s.Vocab)
+	}
+	return text
 }
 
 func (s trainSize) config() gpt.Config {
-	return gpt.Config{Layers: s.Layers, Width: s.Width, Heads: s.Heads, Seq: s.Seq, Vocab: gpt.ReferenceConfig().Vocab}
+	return gpt.Config{Layers: s.Layers, Width: s.Width, Heads: s.Heads, Seq: s.Seq, Vocab: s.Vocab, Tied: s.Tied}
 }
 
 // model is the configuration as the command trains it on CPUs.
@@ -150,6 +160,9 @@ func (s trainSize) model() gpt.Config {
 
 // with returns the size with those of its fields changed that are set in other.
 func (s trainSize) with(other trainSize) trainSize {
+	if other != (trainSize{}) { // sizes are given: one case
+		s.Vocab, s.Tied = trainSizes[0].Vocab, false
+	}
 	return trainSize{cmp.Or(other.Layers, s.Layers), cmp.Or(other.Width, s.Width), cmp.Or(other.Heads, s.Heads),
-		cmp.Or(other.Seq, s.Seq), cmp.Or(other.Batch, s.Batch)}
+		cmp.Or(other.Seq, s.Seq), cmp.Or(other.Batch, s.Batch), s.Vocab, s.Tied}
 }

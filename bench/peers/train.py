@@ -37,7 +37,8 @@ def weights(size):
         linear(block + "up", d, 4 * d)
         linear(block + "down", 4 * d, d)
     norm("lnf")
-    shapes["head.w"] = (d, size.vocab)
+    if not size.tied:
+        shapes["head.w"] = (d, size.vocab)
 
     values = {}
     for index, (name, shape) in enumerate(shapes.items()):
@@ -193,7 +194,7 @@ def jax_step(size, between=lambda x: x, heads=lambda x: x):
             mixed = jax.nn.dot_product_attention(q, k, v, is_causal=True)
             x = between(x + linear(mixed.reshape(x.shape), block + "o"))
             x = between(x + linear(jax.nn.gelu(linear(norm(x, block + "ln2"), block + "up")), block + "down"))
-        scores = norm(x, "lnf") @ w["head.w"]
+        scores = norm(x, "lnf") @ (w["tok"].T if size.tied else w["head.w"])
         hit = jnp.take_along_axis(scores, targets[..., None], -1)[..., 0]
         return (jax.nn.logsumexp(scores, -1) - hit).mean()
 
@@ -325,6 +326,8 @@ def torch_model(size):
             for i, block in enumerate(self.blocks):
                 self.add_module(f"h{i}", block)
             self.lnf, self.head = nn.LayerNorm(size.d), nn.Linear(size.d, size.vocab, bias=False)
+            if size.tied:
+                self.head.weight = self.tok.weight
 
         def forward(self, inputs, targets):
             x = self.tok(inputs) + self.pos.weight

@@ -87,7 +87,8 @@ func OpenContext(ctx context.Context, options ...Option) (*Backend, error) {
 	n := inner.NumDevices()
 	b := &Backend{Backend: inner, plugin: found, client: clientHandle(inner), ledger: newLedger(n),
 		kernels: !c.noKernels && found.Platform == plugin.CPU,
-		info:    Info{Devices: n, Platform: found.Platform, Plugin: found.Path, Source: found.Source, API: api.String()}}
+		info: Info{Devices: n, Platform: found.Platform, Plugin: found.Path, Source: found.Source,
+			API: api.String()}}
 	replaceTable(inner, func(table unsafe.Pointer) unsafe.Pointer { return plugin.CompileThrough(table, b.client) })
 	if c.devices != 0 && b.info.Devices != c.devices {
 		b.Close()

@@ -28,11 +28,13 @@ var columnSumsKernel = NewKernel(dense.ColumnSums())
 
 // denseKind is the opcode of the operation that a custom call is: of a kernel's matmul "dot", of its sums "reduce".
 func denseKind(target string) string {
-	switch {
-	case target == columnSumsKernel.name:
+	if target == columnSumsKernel.name {
 		return "reduce"
-	case slices.ContainsFunc(slices.Concat(matmuls[0][:], matmuls[1][:]), func(k *Kernel) bool { return k.name == target }):
-		return "dot"
+	}
+	for _, k := range slices.Concat(matmuls[0][:], matmuls[1][:]) {
+		if k.name == target {
+			return "dot"
+		}
 	}
 	return "custom-call"
 }

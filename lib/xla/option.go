@@ -99,8 +99,8 @@ func ReturnMemory() Option {
 // FreeMemory returns the memory of buffers that are free to the operating system, as debug.FreeOSMemory does for Go's.
 func FreeMemory() { plugin.FreeMemory() }
 
-// KeptMemory returns the bytes of the large buffers of XLA on CPUs that are in use, and of the free ones that the process
-// keeps.
+// KeptMemory returns the bytes of the large buffers of XLA on CPUs that are in use, and of the free ones that the
+// process keeps.
 func KeptMemory() (used, unused int) { return plugin.Memory() }
 
 // newConfig combines options, environment and defaults.
