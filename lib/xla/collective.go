@@ -112,7 +112,7 @@ func (f *function) AllReduce(operands []compute.Value, reduction compute.ReduceO
 	local := f.here(operands...)
 	c, ours := collectiveOf(reduction)
 	if !ours {
-		return f.Function.AllReduce(local, reduction, groups)
+		return f.allReduce(Collective{Kind: AllReduce, Reduce: reduction}, local, groups)
 	}
 	last := len(local) - 1 // the operand that Apply added
 	results, err := f.collective(c, local[:last], groups)
@@ -128,6 +128,9 @@ func (f *function) collective(c Collective, operands []compute.Value, groups [][
 	}
 	if c.Kind == AllReduce {
 		return f.allReduce(c, operands, groups)
+	}
+	if results, ok, err := f.meet(c, operands, groups); ok || err != nil {
+		return results, err
 	}
 	result, err := f.write(c, hloValue(operands[0]), groups)
 	if err != nil {
@@ -156,7 +159,10 @@ func (f *function) allReduce(c Collective, operands []compute.Value, groups [][]
 				places, same = append(places, i), append(same, operands[i])
 			}
 		}
-		reduced, err := f.Function.AllReduce(same, c.Reduce, groups)
+		reduced, ok, err := f.meet(c, same, groups)
+		if !ok && err == nil {
+			reduced, err = f.Function.AllReduce(same, c.Reduce, groups)
+		}
 		if err != nil {
 			return nil, err
 		}

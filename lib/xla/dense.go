@@ -5,7 +5,6 @@ import (
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/go-xla/stablehlo"
 	xlashapes "github.com/gomlx/go-xla/types/shapes"
 
 	"github.com/shardbook/shardbook/lib/xla/internal/dense"
@@ -25,19 +24,6 @@ var matmuls = func() (all [2][2]*Kernel) {
 }()
 
 var columnSumsKernel = NewKernel(dense.ColumnSums())
-
-// denseKind is the opcode of the operation that a custom call is: of a kernel's matmul "dot", of its sums "reduce".
-func denseKind(target string) string {
-	if target == columnSumsKernel.name {
-		return "reduce"
-	}
-	for _, k := range slices.Concat(matmuls[0][:], matmuls[1][:]) {
-		if k.name == target {
-			return "dot"
-		}
-	}
-	return "custom-call"
-}
 
 const (
 	// leastMatmul is the least number of multiplications of a matmul for which a call pays, and leastRows the least
@@ -151,15 +137,11 @@ func (f *function) kernelCall(k *Kernel, of dtypes.DType, dims []int, operands .
 	if !k.knownTo(f.builder.backend) {
 		return nil, nil
 	}
-	var hlo []*stablehlo.Value
-	for _, v := range operands {
-		hlo = append(hlo, hloValue(v))
-	}
-	result, err := k.call(hlo, xlashapes.Make(of, dims...))
+	results, err := k.call(operands, []xlashapes.Shape{xlashapes.Make(of, dims...)})
 	if err != nil {
 		return nil, err
 	}
-	return newValue(operands[0], result), nil
+	return results[0], nil
 }
 
 // Transpose permutes axes. The transposition of a matmul, which the gradient of a linear layer's weights has, is the

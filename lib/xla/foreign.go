@@ -73,20 +73,14 @@ const typedCall = 4
 
 // write writes the kernel's call in place of a function call.
 func (k *Kernel) write(inputs []value, f *stablehlo.Function) ([]value, error) {
-	results, err := customCall(k.name, inputs, f)
-	if err == nil {
-		statementOf(hloValue(results[0])).Attributes["api_version"] = int32(typedCall)
-	}
-	return results, err
+	return k.call(inputs, outputShapes(f))
 }
 
-// call writes a call with one result.
-func (k *Kernel) call(operands []*stablehlo.Value, result xlashapes.Shape) (*stablehlo.Value, error) {
-	values, err := stablehlo.CustomCallV2(k.name, "", operands, make([][]int, len(operands)),
-		[]xlashapes.Shape{result}, make([][]int, 1))
-	if err != nil {
-		return nil, err
+// call writes a call.
+func (k *Kernel) call(operands []value, results []xlashapes.Shape) ([]value, error) {
+	values, err := customCall(k.name, operands, results)
+	if err == nil {
+		statementOf(hloValue(values[0])).Attributes["api_version"] = int32(typedCall)
 	}
-	statementOf(values[0]).Attributes["api_version"] = int32(typedCall)
-	return values[0], nil
+	return values, err
 }

@@ -1,6 +1,7 @@
 package xla
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/gomlx/compute"
@@ -17,6 +18,8 @@ type builder struct {
 	open    []*function // under construction, the innermost last
 	donated []int       // parameters of the main function
 	auto    bool        // the compiler shards the program
+	first   int64       // number of the first of consecutive devices, or -1 for others
+	calls   int64       // of kernels for collectives
 
 	products map[*stablehlo.Value]product // matmuls by kernels, by their results
 }
@@ -32,6 +35,18 @@ func (b *Backend) Builder(name string) compute.Builder {
 func (b *builder) DistributedAutoSharding(meshes ...compute.Mesh) error {
 	b.auto = true
 	return b.Builder.DistributedAutoSharding(meshes...)
+}
+
+// DeviceAssignment sets the devices that the program runs on.
+func (b *builder) DeviceAssignment(devices ...compute.DeviceNum) error {
+	b.first = int64(devices[0])
+	for i, d := range devices {
+		if int64(d) != b.first+int64(i) {
+			b.first = -1
+			break
+		}
+	}
+	return b.Builder.DeviceAssignment(devices...)
 }
 
 // Main returns the function whose inputs and outputs are the program's.
@@ -64,7 +79,19 @@ func (b *builder) Compile() (compute.Executable, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &executable{Executable: inner, backend: b.backend}, nil
+	e := &executable{Executable: inner, backend: b.backend}
+	if b.calls == 0 {
+		return e, nil
+	}
+	h, err := e.optimized()
+	if err == nil {
+		err = h.met()
+	}
+	if err != nil {
+		e.Finalize()
+		return nil, err
+	}
+	return e, nil
 }
 
 // begin starts a function. Whenever the function under construction changes, it empties go-xla's caches of small
@@ -90,6 +117,8 @@ type function struct {
 	builder *builder
 	parent  *function                                                    // of a closure
 	instead func(inputs []value, f *stablehlo.Function) ([]value, error) // what its calls stand for, or nil
+	met     bool                                                         // has collectives by kernels
+	used    bool                                                         // a closure
 }
 
 // Builder returns the function's builder.
@@ -144,13 +173,31 @@ func (f *function) Call(target compute.Function, inputs ...compute.Value) ([]com
 	return f.Function.Call(unwrap(target), inputs...)
 }
 
+// once returns an error for closures with collectives by kernels that are used twice: their copies could be confused.
+func once(closures ...compute.Function) error {
+	for _, c := range closures {
+		f := c.(*function)
+		if f.met && f.used {
+			return errors.New("a closure with collectives is used twice: build it for each use")
+		}
+		f.used = true
+	}
+	return nil
+}
+
 // While runs body while cond is true.
 func (f *function) While(cond, body compute.Function, state ...compute.Value) ([]compute.Value, error) {
+	if err := once(cond, body); err != nil {
+		return nil, err
+	}
 	return f.Function.While(unwrap(cond), unwrap(body), f.here(state...)...)
 }
 
 // If runs one of two closures.
 func (f *function) If(pred compute.Value, then, otherwise compute.Function) ([]compute.Value, error) {
+	if err := once(then, otherwise); err != nil {
+		return nil, err
+	}
 	return f.Function.If(f.here(pred)[0], unwrap(then), unwrap(otherwise))
 }
 

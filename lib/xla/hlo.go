@@ -2,6 +2,7 @@ package xla
 
 import (
 	"encoding/json"
+	"slices"
 	"strconv"
 )
 
@@ -26,6 +27,7 @@ type instruction struct {
 	operands []*instruction
 	users    []*instruction
 	called   []*computation
+	plan     []int64 // of a collective by a kernel, whose last operand it is; not among operands
 }
 
 // readHLO reads an HloModuleProto, in which a computation comes after those that it calls.
@@ -54,6 +56,7 @@ func readComputation(m message, before map[int64]*computation) *computation {
 				}
 			}
 		}
+		i.takePlan()
 		for _, id := range in.integers("called_computation_ids") {
 			if called := before[id]; called != nil {
 				i.called = append(i.called, called)
@@ -64,6 +67,14 @@ func readComputation(m message, before map[int64]*computation) *computation {
 	}
 	c.root = byID[m.field("root_id").Int()]
 	return c
+}
+
+// takePlan moves the plan of a collective by a kernel from the operands.
+func (i *instruction) takePlan() {
+	if last := len(i.operands) - 1; i.opcode == "custom-call" && last > 0 && slices.Contains(kindNames, i.kind()) {
+		i.plan = i.operands[last].message.message("literal").integers("s64s")
+		i.operands = i.operands[:last]
+	}
 }
 
 // operand returns operand n, or the instruction itself if it has too few.

@@ -234,7 +234,11 @@ func (m *Mesh) differ(devices []int64) string {
 
 // between returns the devices of an operation's first group, or the first pair of different devices that it sends
 // between.
-func (m message) between() (devices []int64) {
+func (i *instruction) between() (devices []int64) {
+	if len(i.plan) > planDevices {
+		return betweenPlanned(i.plan)
+	}
+	m := i.message
 	for _, pair := range m.messages("source_target_pairs") {
 		from, to := pair.field("source").Int(), pair.field("target").Int()
 		if from != to {

@@ -40,7 +40,7 @@ var shifts = numbered[Shift]{prefix: "shardbook_shift_"}
 
 // write writes a custom call, which NewSegments recognizes.
 func (s Shift) write(inputs []value, f *stablehlo.Function) ([]value, error) {
-	return customCall(shifts.name(s.String(), s), inputs, f)
+	return customCall(shifts.name(s.String(), s), inputs, outputShapes(f))
 }
 
 // shiftIn returns the shift that a statement stands for.

@@ -85,24 +85,27 @@ func standIn(name string, operands []*graph.Node, results []shapes.Shape) []*gra
 	}).Call(operands...)
 }
 
-// customCall writes a call of XLA's with the results of a function that stands for it.
-func customCall(target string, inputs []value, like *stablehlo.Function) ([]value, error) {
-	operands := make([]*stablehlo.Value, len(inputs))
-	for i, x := range inputs {
-		operands[i] = hloValue(x)
+// outputShapes returns the shapes of a function's results.
+func outputShapes(f *stablehlo.Function) (all []xlashapes.Shape) {
+	for _, v := range f.Outputs {
+		all = append(all, v.Shape())
 	}
-	results := make([]value, len(like.Outputs))
-	outputs := make([]xlashapes.Shape, len(results))
-	for i, v := range like.Outputs {
-		outputs[i] = v.Shape()
+	return all
+}
+
+// customCall writes a call of XLA's.
+func customCall(target string, operands []value, results []xlashapes.Shape) (all []value, err error) {
+	inputs := make([]*stablehlo.Value, len(operands))
+	for i, x := range operands {
+		inputs[i] = hloValue(x)
 	}
-	values, err := stablehlo.CustomCallV2(target, "", operands, make([][]int, len(inputs)), outputs,
-		make([][]int, len(outputs)))
+	values, err := stablehlo.CustomCallV2(target, "", inputs, make([][]int, len(inputs)), results,
+		make([][]int, len(results)))
 	if err != nil {
 		return nil, err
 	}
-	for i, v := range values {
-		results[i] = newValue(inputs[0], v)
+	for _, v := range values {
+		all = append(all, newValue(operands[0], v))
 	}
-	return results, nil
+	return all, nil
 }

@@ -94,8 +94,8 @@ func (h *hlo) operations(c *computation, runs float64) (all []Operation) {
 // kind is the opcode, or that of the operation which a kernel of ours computes. On GPUs some operations are a pair of
 // instructions, of which the first counts for both.
 func (i *instruction) kind() string {
-	if i.opcode == "custom-call" {
-		return denseKind(i.field("custom_call_target").String())
+	if kind, ours := kernelKinds[i.field("custom_call_target").String()]; ours {
+		return kind
 	}
 	return strings.TrimSuffix(i.opcode, "-start")
 }

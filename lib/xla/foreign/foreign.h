@@ -19,9 +19,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { FOREIGN_F16 = 10, FOREIGN_F32 = 11, FOREIGN_BF16 = 16, FOREIGN_S32 = 4 }; // XLA's numbers of element types
+// XLA's numbers of element types.
+enum {
+	FOREIGN_S8 = 2, FOREIGN_S16, FOREIGN_S32, FOREIGN_S64, FOREIGN_U8, FOREIGN_U16, FOREIGN_U32, FOREIGN_U64,
+	FOREIGN_F16, FOREIGN_F32, FOREIGN_F64, FOREIGN_BF16 = 16
+};
 
 typedef struct foreign_error foreign_error;
+typedef struct foreign_future foreign_future;
 typedef struct foreign_extension {
 	size_t struct_size;
 	int type;
@@ -61,6 +66,11 @@ typedef struct { size_t struct_size; foreign_extension *extension; foreign_error
 typedef struct { size_t struct_size; foreign_extension *extension; void *context; void (*task)(void *); void *of; } foreign_schedule_args;
 typedef struct { size_t struct_size; foreign_extension *extension; void *context; int64_t *threads; } foreign_threads_args;
 
+typedef struct { size_t struct_size; foreign_extension *extension; foreign_future *future; } foreign_future_args;
+typedef struct { size_t struct_size; foreign_extension *extension; foreign_future *future; foreign_error *error; } foreign_failure_args;
+typedef struct { size_t struct_size; foreign_extension *extension; void *context; int64_t run; } foreign_run_args;
+typedef struct { size_t struct_size; foreign_extension *extension; void *context; int32_t device; } foreign_device_args;
+
 typedef struct {
 	size_t struct_size;
 	foreign_extension *extension;
@@ -72,6 +82,11 @@ typedef struct {
 	void *unused[8];
 	foreign_error *(*schedule)(foreign_schedule_args *);
 	foreign_error *(*threads)(foreign_threads_args *);
+	foreign_error *(*future)(foreign_future_args *);
+	foreign_error *(*available)(foreign_future_args *);
+	foreign_error *(*failure)(foreign_failure_args *);
+	foreign_error *(*run)(foreign_run_args *);
+	foreign_error *(*device)(foreign_device_args *);
 } foreign_api;
 
 // One call of a kernel.
@@ -82,7 +97,11 @@ typedef struct {
 	void *context;
 	int stage;
 	foreign_arrays in, out;
+	struct { size_t struct_size; foreign_extension *extension; int64_t size; void *types, *names, *at; } attributes;
+	foreign_future *future; // set by a kernel whose results will be there later
 } foreign_frame;
+
+enum { FOREIGN_FRAME = offsetof(foreign_frame, future) }; // XLA does not count the future
 
 static inline foreign_array *foreign_in(foreign_frame *f, int i) { return f->in.at[i]; }
 static inline foreign_array *foreign_out(foreign_frame *f, int i) { return f->out.at[i]; }
@@ -96,7 +115,7 @@ static inline foreign_error *foreign_fail(foreign_frame *f, const char *message)
 // foreign_sound reports whether the call's structs are at least as long as they are here, those that others lie behind
 // exactly as long, and whether all operands and results are arrays.
 static inline int foreign_sound(const foreign_frame *f) {
-	if (f->struct_size < sizeof *f) return 0;
+	if (f->struct_size < FOREIGN_FRAME) return 0;
 	for (const foreign_arrays *a = &f->in; a <= &f->out; a++) {
 		if (a->struct_size != sizeof *a) return 0;
 		for (int64_t i = 0; i < a->size; i++)
@@ -110,7 +129,7 @@ static inline void *foreign_handle(foreign_frame *f, foreign_error *(*kernel)(fo
 	for (foreign_extension *e = f->extension; e; e = e->next)
 		if (e->type == FOREIGN_METADATA) {
 			foreign_version *v = &((foreign_metadata *)e)->about->version;
-			int known = f->struct_size >= sizeof *f && f->api->struct_size >= sizeof *f->api && f->api->version.major == 0;
+			int known = f->struct_size >= FOREIGN_FRAME && f->api->struct_size >= sizeof *f->api && f->api->version.major == 0;
 			v->major = known ? 0 : -1; // what this file is written for: XLA refuses the kernel if it has another
 			v->minor = f->api->version.minor;
 			return NULL;

@@ -1,0 +1,38 @@
+// Package collective has collectives between XLA's CPU devices of a process, in C. collective.c has how devices meet;
+// move.h what is done with their arrays.
+package collective
+
+/*
+#cgo CFLAGS: -O3
+#include <stdint.h>
+void *shardbook_all_reduce(void *);
+void *shardbook_all_gather(void *);
+void *shardbook_reduce_scatter(void *);
+void *shardbook_all_to_all(void *);
+void *shardbook_permute(void *);
+void shardbook_collective_patience(int64_t);
+static void *address(int i) {
+	void *all[] = {shardbook_all_reduce, shardbook_all_gather, shardbook_reduce_scatter, shardbook_all_to_all,
+		shardbook_permute};
+	return all[i];
+}
+*/
+import "C"
+
+import (
+	"time"
+	"unsafe"
+
+	_ "github.com/shardbook/shardbook/internal/half"   // whose header collective.c includes
+	_ "github.com/shardbook/shardbook/lib/xla/foreign" // likewise
+)
+
+var names = []string{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"}
+
+// Kernel returns the kernel for a kind of collective, in the order of xla.CollectiveKind.
+func Kernel(kind int) (name string, handler unsafe.Pointer) {
+	return "shardbook_" + names[kind], C.address(C.int(kind))
+}
+
+// Wait sets how long devices wait for each other before it is an error; at first 120 s.
+func Wait(limit time.Duration) { C.shardbook_collective_patience(C.int64_t(limit.Milliseconds())) }

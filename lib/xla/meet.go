@@ -1,0 +1,175 @@
+package xla
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/dtypes"
+	xlashapes "github.com/gomlx/go-xla/types/shapes"
+
+	"github.com/shardbook/shardbook/lib/xla/internal/collective"
+)
+
+// On CPUs, collectives are calls of C kernels. XLA's zero the results first, reduce on one thread for each device, and
+// then copy; these read each operand and write each result once, on all threads, and no thread waits in them.
+
+// collectiveKernels are the kernels by kind.
+var collectiveKernels = func() (all []*Kernel) {
+	for kind := range kindNames {
+		all = append(all, NewKernel(collective.Kernel(kind)))
+	}
+	return all
+}()
+
+// reductions are the kernels' numbers of reductions.
+var reductions = map[compute.ReduceOpType]int64{compute.ReduceOpSum: 1, compute.ReduceOpProduct: 2,
+	compute.ReduceOpMax: 3, compute.ReduceOpMin: 4}
+
+// strides are the distances of neighbouring blocks (see plan in internal/collective/move.h).
+type strides struct{ outer, inner, device int64 }
+
+// plan describes a collective to the kernel, whose operand it becomes.
+type plan struct {
+	outer, inner int64
+	from, to     strides
+	result       []int // dimensions
+}
+
+// planOf returns the plan for an operand, and false if it cannot be split evenly.
+func (c Collective) planOf(dims []int, ranks int) (p plan, ok bool) {
+	p = plan{outer: 1, inner: 1, result: slices.Clone(dims)}
+	n, product := int64(ranks), func(dims []int) int64 {
+		all := int64(1)
+		for _, d := range dims {
+			all *= int64(d)
+		}
+		return all
+	}
+	if c.Kind == AllReduce || c.Kind == Permute {
+		return p, true
+	}
+	if c.Kind != AllGather { // the axis is split
+		if dims[c.Axis]%ranks != 0 {
+			return p, false
+		}
+		p.result[c.Axis] /= ranks
+	}
+	p.outer = product(dims[:c.Axis])
+	switch c.Kind {
+	case AllGather:
+		p.result[c.Axis] *= ranks
+		p.from, p.to = strides{outer: 1}, strides{outer: n, device: 1}
+	case ReduceScatter:
+		p.from, p.to = strides{outer: n, device: 1}, strides{outer: 1}
+	case AllToAll:
+		p.result[c.Concat] *= ranks
+		if c.Axis <= c.Concat {
+			p.inner = product(p.result[c.Axis:c.Concat])
+			p.from, p.to = strides{n * p.inner, 1, p.inner}, strides{n * p.inner, n, 1}
+		} else {
+			p.outer, p.inner = product(dims[:c.Concat]), product(dims[c.Concat:c.Axis])
+			p.from, p.to = strides{n * p.inner, n, 1}, strides{n * p.inner, 1, p.inner}
+		}
+	}
+	return p, p.outer > 0 && p.inner > 0
+}
+
+// meets reports whether collectives of the function may be calls of the kernels: in functions whose operations the
+// compiler does not copy, on neighbouring devices.
+func (f *function) meets() bool {
+	b := f.builder
+	return b.backend.kernels && !b.auto && (f == b.main || f.parent != nil) && b.first >= 0
+}
+
+// meetingTypes are those of the kernels.
+var meetingTypes = []dtypes.DType{dtypes.Int8, dtypes.Int16, dtypes.Int32, dtypes.Int64, dtypes.Uint8, dtypes.Uint16,
+	dtypes.Uint32, dtypes.Uint64, dtypes.Float16, dtypes.BFloat16, dtypes.Float32, dtypes.Float64}
+
+// meet writes a collective as a call of a kernel, if there is one for it.
+func (f *function) meet(c Collective, operands []value, groups [][]int) (results []value, ok bool, err error) {
+	of, b, reduction := hloValue(operands[0]).Shape(), f.builder, reductions[c.Reduce]
+	if c.moves() {
+		reduction = 0
+	}
+	if !f.meets() || len(groups) == 0 || len(groups[0]) < 2 || !slices.Contains(meetingTypes, of.DType) ||
+		reduction == 0 && !c.moves() {
+		return nil, false, nil
+	}
+	ranks, kernel := len(groups[0]), collectiveKernels[c.Kind]
+	p, ok := c.planOf(of.Dimensions, ranks)
+	if !ok || !kernel.knownTo(b.backend) {
+		return nil, false, nil
+	}
+	numbers := []int64{b.calls, reduction, p.outer, p.inner, p.from.outer, p.from.inner, p.from.device, p.to.outer,
+		p.to.inner, p.to.device, b.first, int64(len(groups)), int64(ranks)}
+	b.calls++
+	for _, device := range slices.Concat(groups...) {
+		numbers = append(numbers, int64(device))
+	}
+	for rank := range ranks {
+		if c.Kind == Permute {
+			numbers = append(numbers, int64(slices.Index(c.To, rank)))
+		}
+	}
+	constant, err := f.Constant(numbers, len(numbers))
+	if err != nil {
+		return nil, false, err
+	}
+	var shapes []xlashapes.Shape
+	for _, x := range operands {
+		if c.Kind == AllReduce {
+			p.result = hloValue(x).Shape().Dimensions
+		}
+		shapes = append(shapes, xlashapes.Make(of.DType, p.result...))
+	}
+	f.met = true
+	results, err = kernel.call(append(slices.Clone(operands), constant), shapes)
+	return results, true, err
+}
+
+// Places of numbers in a plan.
+const planCall, planGroups, planRanks, planDevices = 0, 11, 12, 13
+
+// betweenPlanned is between for a kernel.
+func betweenPlanned(plan []int64) []int64 {
+	group, senders := plan[planDevices:][:plan[planRanks]], plan[planDevices+plan[planGroups]*plan[planRanks]:]
+	for rank, sender := range senders {
+		if sender >= 0 && sender != int64(rank) {
+			return []int64{group[sender], group[rank]}
+		}
+	}
+	return group
+}
+
+// kernelKinds are the opcodes of the operations that kernels compute, by the kernels' names.
+var kernelKinds = func() map[string]string {
+	kinds := map[string]string{columnSumsKernel.name: "reduce"}
+	for _, k := range slices.Concat(matmuls[0][:], matmuls[1][:]) {
+		kinds[k.name] = "dot"
+	}
+	for kind, k := range collectiveKernels {
+		kinds[k.name] = kindNames[kind]
+	}
+	return kinds
+}()
+
+// met checks that each collective by a kernel is still there once at most: copies could not tell which of them a device
+// has come to.
+func (h *hlo) met() error {
+	seen := map[int64]bool{}
+	for _, c := range h.all {
+		for _, i := range c.instructions {
+			if len(i.plan) == 0 {
+				continue
+			}
+			if call := i.plan[planCall]; seen[call] {
+				return fmt.Errorf("XLA has copied %v %d, whose copies the devices could confuse: open the backend with "+
+					"xla.NoKernels()", i.kind(), call)
+			} else {
+				seen[call] = true
+			}
+		}
+	}
+	return nil
+}
