@@ -2,10 +2,14 @@ package xla
 
 import (
 	"fmt"
+	"reflect"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/go-xla/stablehlo"
 	xlashapes "github.com/gomlx/go-xla/types/shapes"
 
 	"github.com/shardbook/shardbook/lib/xla/internal/collective"
@@ -125,7 +129,27 @@ func (f *function) meet(c Collective, operands []value, groups [][]int) (results
 	}
 	f.met = true
 	results, err = kernel.call(append(slices.Clone(operands), constant), shapes)
+	if err == nil && (c.Kind == AllReduce || c.Kind == AllToAll && c.Axis == c.Concat) {
+		inPlace(statementOf(hloValue(results[0])), len(results))
+	}
 	return results, true, err
+}
+
+// inPlace has the results of a call take the memory of its operands.
+func inPlace(call *stablehlo.Statement, results int) {
+	const one = "#stablehlo.output_operand_alias<output_tuple_indices = [%s], operand_index = %d, operand_tuple_indices = []>"
+	var all []string
+	for i := range results {
+		result := ""
+		if results > 1 {
+			result = strconv.Itoa(i)
+		}
+		all = append(all, fmt.Sprintf(one, result, i))
+	}
+	// go-xla writes strings in quotes, and another type, whose name is not exported, as they are.
+	plain := reflect.TypeOf(call.Attributes["operand_layouts"])
+	call.Attributes["output_operand_aliases"] = reflect.ValueOf("[" + strings.Join(all, ", ") + "]").Convert(plain).
+		Interface()
 }
 
 // Places of numbers in a plan.

@@ -2,7 +2,8 @@
 
 // An array is seen as outer×inner blocks of run elements, or, where each device takes a piece, as that many for each piece.
 // Block (o, i) of device d's result comes from block (o, i) of the piece for d in the arrays of all devices s: their
-// reduction, or copies of each. from and to have the distances, in blocks, of neighbours along o, i and the device d or s.
+// reduction, or copies of each. An all-reduce, and an all-to-all with each block in the same place, may have the operand's
+// memory for the result. from and to have the distances, in blocks, of neighbours along o, i and the device d or s.
 typedef struct {
 	int64_t call, reduce, outer, inner;
 	struct { int64_t o, i, device; } from, to;
@@ -131,6 +132,19 @@ static void reduce_to(const moving *w, int64_t array, int64_t from, int64_t to, 
 	for (; d < end; d++) put(w, (char *)w->out[d * w->arrays + array] + to * w->size, sum, n * w->size);
 }
 
+// swap exchanges n elements of blocks between all pairs of ranks, of an array that is operand and result.
+static void swap(const moving *w, int64_t array, int64_t at, int64_t n, char *other) {
+	const int64_t run = w->runs[array], bytes = n * w->size;
+	for (int64_t d = 1; d < w->p->ranks; d++)
+		for (int64_t s = 0; s < d; s++) {
+			char *x = (char *)w->out[s * w->arrays + array] + (at + d * run) * w->size;
+			char *y = (char *)w->out[d * w->arrays + array] + (at + s * run) * w->size;
+			memcpy(other, x, bytes);
+			put(w, x, y, bytes);
+			put(w, y, other, bytes);
+		}
+}
+
 // one moves n elements of a block, from place `start` on.
 static void one(const moving *w, int64_t array, int64_t o, int64_t i, int64_t start, int64_t n, char *sum) {
 	const plan *p = w->p;
@@ -138,6 +152,10 @@ static void one(const moving *w, int64_t array, int64_t o, int64_t i, int64_t st
 	int64_t from = (o * p->from.o + i * p->from.i) * run + start, to = (o * p->to.o + i * p->to.i) * run + start;
 	if (p->reduce && !p->from.device) {
 		reduce_to(w, array, from, to, n, 0, p->ranks, sum);
+		return;
+	}
+	if (w->in[array] == w->out[array]) {
+		swap(w, array, from, n, sum);
 		return;
 	}
 	for (int64_t s = 0; s < (p->reduce ? 1 : p->ranks); s++) // its data stays in the cache while all take it
@@ -182,5 +200,5 @@ static foreign_error *move(foreign_frame *f, const plan *p, void **in, void **ou
 	}
 	w.past = bytes >= PAST;
 	w.parts = bytes / LEAST + 1 < w.all ? bytes / LEAST + 1 : w.all;
-	return foreign_for(f, w.parts, p->reduce ? 2 * CHUNK : 0, part, &w);
+	return foreign_for(f, w.parts, 2 * CHUNK, part, &w);
 }
