@@ -23,9 +23,30 @@ static foreign_error *at_once(foreign_schedule_args *args) {
 	return NULL;
 }
 
-// shardbook_test_call calls a kernel whose arrays have up to four sizes. It returns the kernel's error, or "".
-const char *shardbook_test_call(void *handler, int operands, int results, const int *types, void **data, const int64_t *ranks,
-		int64_t *dims) {
+static foreign_error *first_run(foreign_run_args *args) {
+	args->run = 1;
+	return NULL;
+}
+
+static foreign_error *device(foreign_device_args *args) {
+	args->device = *(int *)args->context;
+	return NULL;
+}
+
+// A future is memory that is freed when it is available.
+static foreign_error *future(foreign_future_args *args) {
+	args->future = malloc(1);
+	return NULL;
+}
+
+static foreign_error *available(foreign_future_args *args) {
+	free(args->future);
+	return NULL;
+}
+
+// shardbook_test_call calls a kernel, on a device, whose arrays have up to four sizes. It returns the kernel's error, or "".
+const char *shardbook_test_call(void *handler, int on, int operands, int results, const int *types, void **data,
+		const int64_t *ranks, int64_t *dims) {
 	enum { MOST = 8 };
 	foreign_array arrays[MOST];
 	foreign_array *at[MOST];
@@ -35,9 +56,10 @@ const char *shardbook_test_call(void *handler, int operands, int results, const 
 		at[i] = arrays + i;
 		buffers[i] = FOREIGN_BUFFER;
 	}
-	foreign_api api = {.struct_size = sizeof api, .error = say, .destroy = (void (*)(foreign_destroy_args *))destroy,
-		.threads = three, .schedule = at_once};
-	foreign_frame f = {sizeof f, NULL, &api, NULL, FOREIGN_EXECUTE,
+	static const foreign_api api = { // static, since kernels may use it after the call
+		.struct_size = sizeof api, .error = say, .destroy = (void (*)(foreign_destroy_args *))destroy, .threads = three,
+		.schedule = at_once, .run = first_run, .device = device, .future = future, .available = available};
+	foreign_frame f = {sizeof f, NULL, &api, &on, FOREIGN_EXECUTE,
 		{sizeof f.in, NULL, operands, buffers, at}, {sizeof f.out, NULL, results, buffers, at + operands}};
 	said[0] = 0;
 	((void *(*)(foreign_frame *))handler)(&f);

@@ -2,7 +2,7 @@ package testkernel
 
 /*
 #include <stdint.h>
-const char *shardbook_test_call(void *, int, int, const int *, void **, const int64_t *, int64_t *);
+const char *shardbook_test_call(void *, int, int, int, const int *, void **, const int64_t *, int64_t *);
 */
 import "C"
 
@@ -90,6 +90,11 @@ func (a Array) Values() []float32 {
 
 // Call calls a kernel without XLA, as if there were three threads, and returns its error's text, or "".
 func Call(handler unsafe.Pointer, operands, results []Array) string {
+	return CallOn(0, handler, operands, results)
+}
+
+// CallOn is [Call] in the program of a device.
+func CallOn(device int, handler unsafe.Pointer, operands, results []Array) string {
 	all := append(append([]Array{}, operands...), results...)
 	types, ranks := make([]C.int, len(all)), make([]C.int64_t, len(all))
 	dims, data := make([]C.int64_t, 4*len(all)), make([]unsafe.Pointer, len(all))
@@ -102,9 +107,10 @@ func Call(handler unsafe.Pointer, operands, results []Array) string {
 			dims[4*i+j] = C.int64_t(d)
 		}
 	}
-	return C.GoString(C.shardbook_test_call(handler, C.int(len(operands)), C.int(len(results)), &types[0], &data[0],
-		&ranks[0], &dims[0]))
+	return C.GoString(C.shardbook_test_call(handler, C.int(device), C.int(len(operands)), C.int(len(results)), &types[0],
+		&data[0], &ranks[0], &dims[0]))
 }
 
 // xlaTypes are XLA's numbers of types, as in foreign.h.
-var xlaTypes = map[dtypes.DType]int{dtypes.Float16: 10, dtypes.Float32: 11, dtypes.BFloat16: 16, dtypes.Int32: 4}
+var xlaTypes = map[dtypes.DType]int{dtypes.Float16: 10, dtypes.Float32: 11, dtypes.BFloat16: 16, dtypes.Int32: 4,
+	dtypes.Int64: 5}

@@ -129,10 +129,18 @@ func (f *function) meet(c Collective, operands []value, groups [][]int) (results
 	}
 	f.met = true
 	results, err = kernel.call(append(slices.Clone(operands), constant), shapes)
-	if err == nil && (c.Kind == AllReduce || c.Kind == AllToAll && c.Axis == c.Concat) {
+	if err == nil && (c.Kind == AllReduce || c.Kind == AllToAll && c.Axis == c.Concat) && !b.keeps(operands...) {
 		inPlace(statementOf(hloValue(results[0])), len(results))
 	}
 	return results, true, err
+}
+
+// keeps reports whether one of the values is an input of the program that is not donated, which XLA would copy first.
+func (b *builder) keeps(values ...value) bool {
+	return slices.ContainsFunc(values, func(v value) bool {
+		hlo := hloValue(v)
+		return slices.Contains(hloFunction(b.main.Function).Inputs, hlo) && hlo.Attributes["jax.buffer_donor"] == nil
+	})
 }
 
 // inPlace has the results of a call take the memory of its operands.

@@ -16,8 +16,8 @@ import (
 // The tests in the upstream files pass while the bugs in docs/upstream.md exist. A test that fails says that its bug is
 // fixed, and which workaround can be removed.
 
-// upstream has two devices for all these tests. Its field Backend is go-xla's own.
-var upstream = sync.OnceValues(func() (*Backend, error) { return Open(Devices(2), Plugin("cpu")) })
+// upstream has two devices for all these tests, and no kernels of ours. Its field Backend is go-xla's own.
+var upstream = sync.OnceValues(func() (*Backend, error) { return Open(Devices(2), Plugin("cpu"), NoKernels()) })
 
 func openUpstream(t *testing.T) *Backend {
 	t.Helper()

@@ -140,7 +140,7 @@ static void *watch(void *unused) {
 		first = late->next;
 		pthread_mutex_unlock(&lock);
 		char message[300];
-		snprintf(message, sizeof message, "%s: %lld of %lld devices came within %.0f s: the program of another has failed, "
+		snprintf(message, sizeof message, "%s: %lld of %lld devices came within %g s: the program of another has failed, "
 			"or takes another branch or number of iterations", late->name, (long long)late->arrived, (long long)late->ranks,
 			atomic_load(&patience) / 1e3);
 		end(late, message);

@@ -34,5 +34,8 @@ func Kernel(kind int) (name string, handler unsafe.Pointer) {
 	return "shardbook_" + names[kind], C.address(C.int(kind))
 }
 
-// Wait sets how long devices wait for each other before it is an error; at first 120 s.
+// Limit is how long devices wait for each other before it is an error.
+const Limit = 120 * time.Second
+
+// Wait sets another limit, for tests.
 func Wait(limit time.Duration) { C.shardbook_collective_patience(C.int64_t(limit.Milliseconds())) }
