@@ -107,8 +107,8 @@ func CallOn(device int, handler unsafe.Pointer, operands, results []Array) strin
 			dims[4*i+j] = C.int64_t(d)
 		}
 	}
-	return C.GoString(C.shardbook_test_call(handler, C.int(device), C.int(len(operands)), C.int(len(results)), &types[0],
-		&data[0], &ranks[0], &dims[0]))
+	return C.GoString(C.shardbook_test_call(handler, C.int(device), C.int(len(operands)), C.int(len(results)),
+		&types[0], &data[0], &ranks[0], &dims[0]))
 }
 
 // xlaTypes are XLA's numbers of types, as in foreign.h.

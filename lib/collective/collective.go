@@ -11,7 +11,8 @@
 //
 // The functions panic on invalid arguments, as GoMLX's do; xla.Program returns that as an error. They work inside While
 // (which has no gradient in GoMLX) and under Checkpoint. All ranks must run the same operations: if a rank waits for
-// others that never come, for example because a condition differs between devices, XLA ends the process.
+// others that never come, for example because a condition differs between devices, the program returns an error on CPUs
+// after two minutes; XLA's own collectives end the process.
 package collective
 
 import (

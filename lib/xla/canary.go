@@ -37,7 +37,8 @@ const canarySide = 64
 // machine, since each costs a compilation.
 var canaryTypes = []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.BFloat16, dtypes.Float16}
 
-// runCanaries checks matmuls in the types, and collectives between all devices; with a single type only the all-reduce.
+// runCanaries checks matmuls in the types, and collectives between all devices; with a single type only the all-reduce,
+// unless they are kernels, which cost no compilation.
 // It returns all results, and an error that names the first wrong one. Plugins must be checked: XLA:CPU has silently
 // returned garbage for a matmul with a constant that is then summed. A test may change the devices' results by spoil.
 func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got []float64)) ([]Canary, error) {
@@ -50,7 +51,7 @@ func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got [
 		return nil, fmt.Errorf("its calls of kernels cannot be checked: %w", err)
 	}
 	kinds := []CollectiveKind{AllReduce, AllGather, ReduceScatter, AllToAll, Permute}
-	if len(types) == 1 {
+	if len(types) == 1 && !b.kernels {
 		kinds = kinds[:1]
 	}
 	collectives, err := collectiveCanaries(b, kinds)

@@ -38,7 +38,7 @@ func NewKernel(name string, handler unsafe.Pointer) *Kernel {
 //
 // XLA assumes that the results depend only on the operands, and may call the kernel once for equal operands. The
 // kernel's error becomes the program's; if only one of several devices has it and the program has collectives after the
-// call, it ends the process.
+// call, once the other devices have waited for it (see [While]).
 //
 // Call returns otherwise(operands), which must be the same function, where XLA cannot call the kernel: on other devices
 // than CPUs, on other backends, with a plugin without that interface, and in CompileAuto, whose compiler could not

@@ -12,8 +12,9 @@ import (
 // It is graph.While with unique parameter names, and without sharing constants between cond, body and the outside
 // (docs/upstream.md, "constants across closures"). Like graph.While it has no gradient.
 //
-// If the body has collectives, all devices must iterate equally often: XLA ends the process after it has waited a while
-// for a missing device.
+// If the body has collectives, all devices must iterate equally often: otherwise the program returns an error on CPUs
+// after the others have waited two minutes for the missing device, and XLA's own collectives (on CUDA, and with
+// [NoKernels]) end the process.
 func While(state []*graph.Node, cond func(state []*graph.Node) *graph.Node,
 	body func(state []*graph.Node) []*graph.Node) []*graph.Node {
 	if len(state) == 0 {
@@ -34,7 +35,7 @@ func While(state []*graph.Node, cond func(state []*graph.Node) *graph.Node,
 
 // If returns the result of then if the boolean scalar holds is true, else that of otherwise; only one of them runs.
 // Their results must have the same shapes. Both may use values from outside. Like graph.If it has no gradient. If a
-// branch has collectives, all devices must take the same one, or XLA ends the process.
+// branch has collectives, all devices must take the same one, as for While.
 func If(holds *graph.Node, then, otherwise func() []*graph.Node) []*graph.Node {
 	branch := func(of func() []*graph.Node) *graph.Function {
 		return closure(holds.Graph(), func(*graph.Graph) []*graph.Node { return of() })

@@ -72,6 +72,8 @@ func (p plan) want(in [][]float32, device, run, size int) []float32 {
 	return result
 }
 
+// All tests call the kernels of all devices from one thread: a call that waited for another device would never return.
+
 // TestBetweenPages compares all kinds, on arrays between pages that must not be touched, with a loop over elements.
 func TestBetweenPages(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 9))
@@ -133,7 +135,8 @@ func (p plan) check(t *testing.T, random *rand.Rand, ranks, run int) {
 	}
 	_, kernel := collective.Kernel(p.kind)
 	for _, r := range random.Perm(ranks) {
-		if wrong := testkernel.CallOn(10+r, kernel, []testkernel.Array{in[r], list}, []testkernel.Array{out[r]}); wrong != "" {
+		operands, results := []testkernel.Array{in[r], list}, []testkernel.Array{out[r]}
+		if wrong := testkernel.CallOn(10+r, kernel, operands, results); wrong != "" {
 			t.Fatalf("%+v: %s", p, wrong)
 		}
 	}
@@ -141,7 +144,8 @@ func (p plan) check(t *testing.T, random *rand.Rand, ranks, run int) {
 		want := p.want(values, r, run, after)
 		for i, got := range out[r].Values() {
 			if got != want[i] {
-				t.Fatalf("%+v, %d devices, blocks of %d: element %d of device %d is %g, want %g", p, ranks, run, i, r, got, want[i])
+				t.Fatalf("%+v, %d devices, blocks of %d: element %d of device %d is %g, want %g", p, ranks, run, i, r,
+					got, want[i])
 			}
 		}
 	}
