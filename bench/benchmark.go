@@ -98,6 +98,10 @@ type facts struct {
 	// Values are results that all implementations must have.
 	Values []float64 `json:"values,omitempty"`
 
+	// FirstMS is the time of a case's first step in milliseconds, in which it is traced and compiled where the
+	// implementation does that. The state is on the devices before.
+	FirstMS float64 `json:"first_ms,omitempty"`
+
 	Memory footprint `json:"memory,omitzero"`
 }
 
