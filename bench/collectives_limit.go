@@ -72,7 +72,7 @@ var (
 )
 
 // serveMemory is the limit of collectives that one kernel gives.
-func serveMemory(k kernel) func(context.Context) (subject, func(), error) {
+func serveMemory(k kernel) server {
 	return serveLimit(func(ctx context.Context, threads group.Group) subject {
 		return &memory{kernel: k, ctx: ctx, threads: threads}
 	})

@@ -47,7 +47,7 @@ func newFake() *benchmark {
 }
 
 func fakes() []implementation {
-	serve := func(s fakeSubject) func(context.Context) (subject, func(), error) {
+	serve := func(s fakeSubject) server {
 		return func(context.Context) (subject, func(), error) { return &s, func() {}, nil }
 	}
 	die := func() {
@@ -447,7 +447,8 @@ func TestCompare(t *testing.T) {
 		{MinMS: 1, MedianMS: 1},
 		// The best peers' times are 2, 1 and 4.
 		{MinMS: 1, MedianMS: 2, Ratio: 1, RatioMin: 0.5, MinRatio: 1, Best: "b", OfLimit: 0.5,
-			FirstMS: 10, FirstRatio: 0.5, footprint: footprint{Arguments: 4, Temporary: 8}, TempRatio: 2, MemoryRatio: 2},
+			FirstMS: 10, FirstRatio: 0.5, footprint: footprint{Arguments: 4, Temporary: 8}, TempRatio: 2,
+			MemoryRatio: 2},
 		{MinMS: 2, MedianMS: 2, Ratio: 2, RatioMin: 1, MinRatio: 2,
 			FirstMS: 40, FirstRatio: 4, footprint: footprint{Arguments: 4, Temporary: 16, Outputs: 4}, TempRatio: 2,
 			MemoryRatio: 2},

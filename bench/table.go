@@ -27,7 +27,7 @@ var columns = []struct {
 	{"best peer", false, func(r record) string { return r.Best }},
 	{"% of limit", false, func(r record) string { return cell("%.0f", 100*r.OfLimit) }},
 	{"first step, ms", true, func(r record) string { return cell("%.4g", r.FirstMS) }},
-	{"its ratio", false, func(r record) string { return cell("%.2f", r.FirstRatio) }},
+	{"first step's ratio", false, func(r record) string { return cell("%.2f", r.FirstRatio) }},
 	{"a block's weights, MiB", false, func(r record) string { return mebibytes(r.BlockBytes) }},
 	{"a device's gradients, MiB", false, func(r record) string { return mebibytes(r.GradientBytes) }},
 	{"temporary MiB", false, func(r record) string { return mebibytes(r.Temporary) }},

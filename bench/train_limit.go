@@ -4,9 +4,9 @@ package main
 #cgo CFLAGS: -O3
 #cgo amd64 CFLAGS: -march=native
 
-// LANES are the floats of a vector register, and SUMS the sums, each in a register of its own. Sums do not depend on each
-// other: as many as hide the latency of a multiply-add on processors that start two in a cycle, and so few that all of
-// them, the factor and the offset fit into the registers.
+// LANES are the floats of a vector register, and SUMS the sums, each in a register of its own. Sums do not depend on
+// each other: as many as hide the latency of a multiply-add on processors that start two in a cycle, and so few that
+// all of them, the factor and the offset fit into the registers.
 #if defined(__AVX512F__)
 enum { LANES = 16 };
 #elif defined(__AVX2__)
@@ -17,8 +17,8 @@ enum { LANES = 4 };
 enum { SUMS = 12 };
 typedef float lanes __attribute__((vector_size(4 * LANES)));
 
-// multiply_add does 2·LANES·SUMS floating-point operations a turn. Sum i begins with i: of equal sums the compiler would
-// compute one.
+// multiply_add does 2·LANES·SUMS floating-point operations a turn. Sum i begins with i: of equal sums the compiler
+// would compute one.
 static float multiply_add(long turns, float factor, float offset) {
 	lanes sum[SUMS];
 	for (int i = 0; i < SUMS; i++) sum[i] = (lanes){} + (float)i;

@@ -139,13 +139,8 @@ func gptTrial(start startRun, half bool) func([]byte) (trial, error) {
 		if err != nil {
 			return t, err
 		}
-		t = trial{
-			start,
-			train.Recipe{Model: size.model(), Optimizer: optim.AdamW(trainRate)},
-			batches.Step,
-			nil,
-			false,
-		}
+		recipe := train.Recipe{Model: size.model(), Optimizer: optim.AdamW(trainRate)}
+		t = trial{start: start, recipe: recipe, batch: batches.Step}
 		if half {
 			t.measured = func(int) (inputs, targets *tensors.Tensor, err error) {
 				return batches.Rank(trainFirst-1, 0, ddpProcesses)
@@ -155,11 +150,11 @@ func gptTrial(start startRun, half bool) func([]byte) (trial, error) {
 	}
 }
 
-func serveGPT(devices int, start startRun) func(context.Context) (subject, func(), error) {
+func serveGPT(devices int, start startRun) server {
 	return serveTrial(devices, gptTrial(start, false))
 }
 
-func serveTrial(devices int, of func(params []byte) (trial, error)) func(context.Context) (subject, func(), error) {
+func serveTrial(devices int, of func(params []byte) (trial, error)) server {
 	return func(ctx context.Context) (subject, func(), error) {
 		// The time of the first step includes compilation, as that of the peers does.
 		backend, err := openXLA(ctx, devices, xla.CompileAfresh())

@@ -122,7 +122,7 @@ class Jax(Trainer):
 
     def begin(self, step, state, places):
         """Place the state. The first step compiles the program, ahead of its call for its plan of memory."""
-        self.state = self.jax.device_put(state, places)
+        self.state = self.jax.block_until_ready(self.jax.device_put(state, places))
         self.jit = self.jax.jit(step, donate_argnums=0, out_shardings=(places, self.whole))
         self.program = None
 
