@@ -64,9 +64,8 @@ type implementation struct {
 	// peers and limits are compared within their class.
 	class string
 
-	// serve makes the subject in a worker process of this program, which is
-	// started with args and env added. The function returned ends the subject.
-	serve func(ctx context.Context) (subject, func(), error)
+	// serve makes the subject in a worker process of this program, which is started with args and env added.
+	serve server
 	args  []string
 	env   []string
 
@@ -76,6 +75,9 @@ type implementation struct {
 	// processes is how many connect; 0 means one for each command.
 	processes int
 }
+
+// server makes a subject, and a function that ends it.
+type server func(ctx context.Context) (subject, func(), error)
 
 // commands makes the commands that start an implementation's processes.
 type commands func(ctx context.Context, p place) ([]*exec.Cmd, error)
@@ -97,6 +99,10 @@ type subject interface {
 type facts struct {
 	// Values are results that all implementations must have.
 	Values []float64 `json:"values,omitempty"`
+
+	// FirstMS is the time of a case's first step in milliseconds, in which it is traced and compiled where the
+	// implementation does that. The state is on the devices before.
+	FirstMS float64 `json:"first_ms,omitempty"`
 
 	Memory footprint `json:"memory,omitzero"`
 }

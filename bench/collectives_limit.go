@@ -53,7 +53,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"runtime"
 	"time"
 	"unsafe"
 
@@ -72,14 +71,11 @@ var (
 	addKernel    = kernel{func(a, b *C.float, n C.size_t, times C.int) { C.add(a, b, n, times) }, 3}
 )
 
-// serveMemory makes a subject of threads that run the kernel at the same time, one per core.
-func serveMemory(k kernel) func(context.Context) (subject, func(), error) {
-	return func(ctx context.Context) (subject, func(), error) {
-		threads := runtime.GOMAXPROCS(0)
-		return serveRanks(threads, func(g group.Group) (subject, error) {
-			return &memory{kernel: k, ctx: ctx, threads: g}, nil
-		})
-	}
+// serveMemory is the limit of collectives that one kernel gives.
+func serveMemory(k kernel) server {
+	return serveLimit(func(ctx context.Context, threads group.Group) subject {
+		return &memory{kernel: k, ctx: ctx, threads: threads}
+	})
 }
 
 // memory is one of the threads. All of them together move data between arrays as large as all ranks' buffers; the time

@@ -77,6 +77,7 @@ type side struct {
 	times   []sampleTimes
 	least   float64   // of all times
 	best    result    // that of the least median
+	first   float64   // the least of the first steps' times
 	leanest footprint // the least of those whose memory is planned
 }
 
@@ -91,8 +92,11 @@ func sideOf(r role, class string, results []compared) (s side) {
 		if s.times == nil || res.times.median() < s.best.times.median() {
 			s.best = res.result
 		}
-		if p := res.planned(); p > 0 && (s.leanest.planned() == 0 || p < s.leanest.planned()) {
-			s.leanest = res.footprint
+		if s.first == 0 || res.FirstMS > 0 && res.FirstMS < s.first {
+			s.first = res.FirstMS
+		}
+		if p := res.Memory.planned(); p > 0 && (s.leanest.planned() == 0 || p < s.leanest.planned()) {
+			s.leanest = res.Memory
 		}
 		if len(res.times) > 0 {
 			s.times = append(s.times, res.times)
@@ -111,7 +115,7 @@ func compare(name string, c testCase, results []result) []record {
 		rec := record{
 			Bench: name, Case: c.name, Impl: res.name, Role: res.role, Class: res.class, Samples: took,
 			MinMS: round(took.min()), MedianMS: round(took.median()), Rounds: len(took),
-			footprint: res.footprint,
+			FirstMS: round(res.FirstMS), footprint: res.Memory,
 		}
 		if res.over != "" && res.role != base {
 			rec.Over, rec.Cost, rec.MinCost = res.over, round(res.times.median()), round(res.least)
@@ -125,7 +129,8 @@ func compare(name string, c testCase, results []result) []record {
 			if bound.times != nil {
 				rec.OfLimit = round(median(pairRatios(res.times, bound.times)))
 			}
-			rec.compareMemory(they.leanest, res.footprint)
+			rec.compareFirst(they.first, res.FirstMS)
+			rec.compareMemory(they.leanest, res.Memory)
 		case peer, variant:
 			if we.times != nil {
 				ratios := pairRatios(res.times, we.times)
@@ -134,7 +139,8 @@ func compare(name string, c testCase, results []result) []record {
 				}
 				rec.compareTimes(ratios, res.least/we.least)
 			}
-			rec.compareMemory(res.footprint, we.leanest)
+			rec.compareFirst(res.FirstMS, we.first)
+			rec.compareMemory(res.Memory, we.leanest)
 		}
 		if c.describe != nil {
 			c.describe(&rec)
@@ -146,6 +152,13 @@ func compare(name string, c testCase, results []result) []record {
 
 func (r *record) compareTimes(ratios []float64, ofLeast float64) {
 	r.Ratio, r.RatioMin, r.MinRatio = round(median(ratios)), round(slices.Min(ratios)), round(ofLeast)
+}
+
+// compareFirst sets the ratio of the first steps' times if both sides have them.
+func (r *record) compareFirst(theirs, ours float64) {
+	if r.Over == "" && theirs > 0 && ours > 0 { // with a base, the numbers of devices differ
+		r.FirstRatio = round(theirs / ours)
+	}
 }
 
 // compareMemory sets the ratios of memory if it is planned on both sides.

@@ -90,8 +90,8 @@ func (s *flashXLA) build(c flashCase) (f facts, err error) {
 	}
 	s.slow = time.Since(begin) > slowCall
 	s.prints, err = fingerprints(out)
-	return facts{s.prints,
-		footprint{Arguments: plan.Arguments, Outputs: plan.Outputs, Temporary: plan.Temporary, ExtraRSS: rise}}, err
+	return facts{Values: s.prints, Memory: footprint{Arguments: plan.Arguments, Outputs: plan.Outputs,
+		Temporary: plan.Temporary, ExtraRSS: rise}}, err
 }
 
 // fingerprints are those of the results, which it frees.

@@ -47,7 +47,7 @@ func newFake() *benchmark {
 }
 
 func fakes() []implementation {
-	serve := func(s fakeSubject) func(context.Context) (subject, func(), error) {
+	serve := func(s fakeSubject) server {
 		return func(context.Context) (subject, func(), error) { return &s, func() {}, nil }
 	}
 	die := func() {
@@ -193,6 +193,10 @@ func TestBenchmarks(t *testing.T) {
 				}
 				if r.Role != limit {
 					checkMemory(t, r)
+				}
+				trains := b.name == "train" || b.name == "tensor"
+				if trains && (r.TokensPerSecond <= 0 || (r.FirstMS > 0) != (r.Role != limit)) {
+					t.Errorf("%s of %s: %g tokens/s, a first step of %g ms", r.Impl, r.Case, r.TokensPerSecond, r.FirstMS)
 				}
 			}
 			if got := strings.Join(first, " "); got != test.want || len(cases) != test.cases {
@@ -411,38 +415,45 @@ func TestCases(t *testing.T) {
 // TestCompare compares made-up times.
 func TestCompare(t *testing.T) {
 	got := compare("some", testCase{name: "one"}, []result{
-		{implementation{name: "xla", role: base}, sampleTimes{10, 20, 40}, footprint{}},
-		{implementation{name: "spmd-2", role: ours, over: "xla"}, sampleTimes{20, 60, 40}, footprint{}}, // 2, 3, 1
+		{implementation{name: "xla", role: base}, sampleTimes{10, 20, 40}, facts{}},
+		{implementation{name: "spmd-2", role: ours, over: "xla"}, sampleTimes{20, 60, 40}, facts{
+			FirstMS: 7}}, // 2, 3, 1
 		{
 			implementation{name: "ddp-2", role: peer, over: "torch"},
 			sampleTimes{400, 120, 100},
-			footprint{},
+			facts{FirstMS: 14},
 		}, // 4, 1.5, 1
-		{implementation{name: "torch", role: base}, sampleTimes{100, 80, 100}, footprint{}},
-		{implementation{name: "jax-2", role: peer, over: "missing"}, sampleTimes{1, 1, 1}, footprint{}},
+		{implementation{name: "torch", role: base}, sampleTimes{100, 80, 100}, facts{}},
+		{implementation{name: "jax-2", role: peer, over: "missing"}, sampleTimes{1, 1, 1}, facts{}},
 		{
 			implementation{name: "a", role: ours, class: "c"},
 			sampleTimes{1, 2, 4},
-			footprint{Arguments: 4, Temporary: 8},
+			facts{Memory: footprint{Arguments: 4, Temporary: 8}, FirstMS: 10},
 		},
-		{implementation{name: "b", role: peer, class: "c"}, sampleTimes{2, 2, 8}, footprint{Arguments: 4, Temporary: 16,
-			Outputs: 4}},
-		{implementation{name: "d", role: peer, class: "c"}, sampleTimes{3, 1, 4}, footprint{PeakRSS: 1 << 30}},
-		{implementation{name: "e", role: limit, class: "c"}, sampleTimes{1, 1, 1}, footprint{}},
+		{implementation{name: "b", role: peer, class: "c"}, sampleTimes{2, 2, 8}, facts{
+			Memory: footprint{Arguments: 4, Temporary: 16, Outputs: 4}, FirstMS: 40}},
+		{implementation{name: "d", role: peer, class: "c"}, sampleTimes{3, 1, 4}, facts{
+			Memory: footprint{PeakRSS: 1 << 30}, FirstMS: 5}},
+		{implementation{name: "e", role: limit, class: "c"}, sampleTimes{1, 1, 1}, facts{}},
 	})
 	for i, want := range []record{
 		{MinMS: 10, MedianMS: 20},
 		// Ratios of 4/2, 1.5/3 and 1/1; the peer's cost of its least times is 100 over 80.
-		{MinMS: 20, MedianMS: 40, Over: "xla", Cost: 2, MinCost: 2, Ratio: 1, RatioMin: 0.5, MinRatio: 0.625, Best: "ddp-2"},
-		{MinMS: 100, MedianMS: 120, Over: "torch", Cost: 1.5, MinCost: 1.25, Ratio: 1, RatioMin: 0.5, MinRatio: 0.625},
+		{MinMS: 20, MedianMS: 40, Over: "xla", Cost: 2, MinCost: 2, Ratio: 1, RatioMin: 0.5, MinRatio: 0.625, Best: "ddp-2",
+			FirstMS: 7},
+		{MinMS: 100, MedianMS: 120, Over: "torch", Cost: 1.5, MinCost: 1.25, Ratio: 1, RatioMin: 0.5, MinRatio: 0.625,
+			FirstMS: 14},
 		{MinMS: 80, MedianMS: 100},
 		{MinMS: 1, MedianMS: 1},
 		// The best peers' times are 2, 1 and 4.
 		{MinMS: 1, MedianMS: 2, Ratio: 1, RatioMin: 0.5, MinRatio: 1, Best: "b", OfLimit: 0.5,
-			footprint: footprint{Arguments: 4, Temporary: 8}, TempRatio: 2, MemoryRatio: 2},
+			FirstMS: 10, FirstRatio: 0.5, footprint: footprint{Arguments: 4, Temporary: 8}, TempRatio: 2,
+			MemoryRatio: 2},
 		{MinMS: 2, MedianMS: 2, Ratio: 2, RatioMin: 1, MinRatio: 2,
-			footprint: footprint{Arguments: 4, Temporary: 16, Outputs: 4}, TempRatio: 2, MemoryRatio: 2},
-		{MinMS: 1, MedianMS: 3, Ratio: 1, RatioMin: 0.5, MinRatio: 1, footprint: footprint{PeakRSS: 1 << 30}},
+			FirstMS: 40, FirstRatio: 4, footprint: footprint{Arguments: 4, Temporary: 16, Outputs: 4}, TempRatio: 2,
+			MemoryRatio: 2},
+		{MinMS: 1, MedianMS: 3, Ratio: 1, RatioMin: 0.5, MinRatio: 1, FirstMS: 5, FirstRatio: 0.5,
+			footprint: footprint{PeakRSS: 1 << 30}},
 		{MinMS: 1, MedianMS: 1},
 	} {
 		r := got[i]
@@ -464,9 +475,9 @@ func TestReport(t *testing.T) {
 	r := newReport(b, settings{save: out})
 	c := collectiveCase{Op: "all-reduce", Bytes: 1 << 20, Ranks: 4}
 	err := r.add(testCase{name: "all-reduce 1 MiB", describe: c.describe}, []result{
-		{implementation{name: "group", role: ours}, sampleTimes{1, 2, 1}, footprint{}},
-		{implementation{name: "quick", role: peer}, sampleTimes{3, 3, 2}, footprint{}},
-		{implementation{name: "slow", role: peer}, sampleTimes{4, 1, 4}, footprint{}},
+		{implementation{name: "group", role: ours}, sampleTimes{1, 2, 1}, facts{}},
+		{implementation{name: "quick", role: peer}, sampleTimes{3, 3, 2}, facts{}},
+		{implementation{name: "slow", role: peer}, sampleTimes{4, 1, 4}, facts{}},
 	})
 	if err == nil {
 		err = r.finish(nil)

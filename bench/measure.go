@@ -124,7 +124,7 @@ func (s settings) choose(b *benchmark) ([]implementation, error) {
 type result struct {
 	implementation
 	times sampleTimes
-	footprint
+	facts
 }
 
 // measure takes samples of a case from all workers in turns. Each round begins with another worker. Workers that cannot
@@ -166,7 +166,7 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 			}
 		}
 		able, calls = append(able, w), append(calls, n)
-		results = append(results, result{w.implementation, nil, prepared.Memory})
+		results = append(results, result{w.implementation, nil, prepared.facts})
 	}
 	for round := range rounds {
 		times := make(sampleTimes, len(able))

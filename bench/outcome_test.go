@@ -23,8 +23,8 @@ func TestTables(t *testing.T) {
 		},
 	}
 	o.Records = compare(o.Bench, testCase{name: "one"}, []result{
-		{implementation{name: "good", role: ours}, sampleTimes{1, 2}, footprint{}},
-		{implementation{name: "slow", role: peer}, sampleTimes{2, 1}, footprint{}},
+		{implementation{name: "good", role: ours}, sampleTimes{1, 2}, facts{}},
+		{implementation{name: "slow", role: peer}, sampleTimes{2, 1}, facts{}},
 	})
 	dir := t.TempDir()
 	const file = "fake-some-r-cpu-2-ghz-2-cores.json"

@@ -44,6 +44,11 @@ type record struct {
 
 	details
 
+	// Of training: see facts. The ratio is theirs over ours, against the implementation of the other side that takes
+	// least.
+	FirstMS    float64 `json:"first_ms,omitempty"`
+	FirstRatio float64 `json:"first_ratio,omitempty"`
+
 	// Of benchmarks that measure memory. The ratios are theirs over ours, of the temporary memory and of all that is
 	// planned, against the compiled implementation of the other side that needs least.
 	footprint
@@ -61,6 +66,9 @@ type details struct {
 
 	// Of benchmarks of attention.
 	Tokens int `json:"tokens,omitempty"`
+
+	// Of training on tokens: those of a step over its median time.
+	TokensPerSecond float64 `json:"tokens_per_s,omitempty"`
 
 	// Of stacks of equal blocks: the number of blocks, the size of one's weights, and
 	// that of a device's shard of all gradients.

@@ -61,6 +61,7 @@ func tensorImplementations() (all []implementation) {
 			serve(gpt.Parallel{Sequence: sequence.Group{Ring: axis, Placement: sequence.Zigzag}}))
 		add("jax", "jit over a mesh, matrices and heads sharded", peer,
 			implementation{commands: trainJAX(n, "--tensor")})
+		add("multiply-add", multiplyAddAbout, limit, implementation{serve: serveArithmetic})
 	}
 	return all
 }

@@ -61,10 +61,11 @@ func (b *training) cases() ([]testCase, error) {
 			return nil, fmt.Errorf("%v: %w", size, err)
 		}
 		cases = append(cases, testCase{
-			name:   size.String(),
-			params: trainParams{size, string(corpus.Text)},
-			want:   trainLosses[size],
-			within: trainTolerance,
+			name:     size.String(),
+			params:   trainParams{size, string(corpus.Text)},
+			want:     trainLosses[size],
+			within:   trainTolerance,
+			describe: size.describe,
 		})
 	}
 	return cases, nil
@@ -77,8 +78,7 @@ func trainImplementations() []implementation {
 		{name: "jax-malloc", about: "the same, with glibc told to keep freed memory", role: peer,
 			commands: python([]string{keepMemory}, "train.py", "jax")},
 		{name: "torch", about: "eager, a thread a core", role: peer, commands: trainTorch()},
-		{name: "multiply-add", about: "the floating-point operations of the step's matmuls, in registers, a thread a core",
-			role: limit, serve: serveArithmetic},
+		{name: "multiply-add", about: multiplyAddAbout, role: limit, serve: serveArithmetic},
 	}
 }
 
@@ -146,6 +146,14 @@ func (s trainSize) String() string {
 		text += fmt.Sprintf(", vocabulary %d, tied", s.Vocab)
 	}
 	return text
+}
+
+func (s trainSize) tokens() int { return s.Batch * s.Seq }
+
+func (s trainSize) describe(r *record) {
+	if r.MedianMS > 0 {
+		r.TokensPerSecond = round(float64(s.tokens()) / r.MedianMS * 1e3)
+	}
 }
 
 func (s trainSize) config() gpt.Config {

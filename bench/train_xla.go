@@ -139,13 +139,8 @@ func gptTrial(start startRun, half bool) func([]byte) (trial, error) {
 		if err != nil {
 			return t, err
 		}
-		t = trial{
-			start,
-			train.Recipe{Model: size.model(), Optimizer: optim.AdamW(trainRate)},
-			batches.Step,
-			nil,
-			false,
-		}
+		recipe := train.Recipe{Model: size.model(), Optimizer: optim.AdamW(trainRate)}
+		t = trial{start: start, recipe: recipe, batch: batches.Step}
 		if half {
 			t.measured = func(int) (inputs, targets *tensors.Tensor, err error) {
 				return batches.Rank(trainFirst-1, 0, ddpProcesses)
@@ -155,13 +150,14 @@ func gptTrial(start startRun, half bool) func([]byte) (trial, error) {
 	}
 }
 
-func serveGPT(devices int, start startRun) func(context.Context) (subject, func(), error) {
+func serveGPT(devices int, start startRun) server {
 	return serveTrial(devices, gptTrial(start, false))
 }
 
-func serveTrial(devices int, of func(params []byte) (trial, error)) func(context.Context) (subject, func(), error) {
+func serveTrial(devices int, of func(params []byte) (trial, error)) server {
 	return func(ctx context.Context) (subject, func(), error) {
-		backend, err := openXLA(ctx, devices)
+		// The time of the first step includes compilation, as that of the peers does.
+		backend, err := openXLA(ctx, devices, xla.CompileAfresh())
 		if err != nil {
 			return nil, nil, err
 		}
@@ -193,7 +189,7 @@ func (t *trainSubject) prepare(params []byte) (f facts, err error) {
 	if t.task, err = t.read(params); err != nil {
 		return f, err
 	}
-	if f.Values, err = t.first(t.task.batch); err != nil {
+	if f.Values, f.FirstMS, err = t.first(t.task.batch); err != nil {
 		return f, err
 	}
 	if f.Memory, err = t.memory(); err != nil {
@@ -204,27 +200,31 @@ func (t *trainSubject) prepare(params []byte) (f facts, err error) {
 	}
 	if measured := t.task.measured; measured != nil {
 		if err = t.run.Close(); err == nil {
-			_, err = t.first(measured)
+			_, _, err = t.first(measured)
 		}
 	}
 	return f, err
 }
 
-// first starts a run, makes its first steps, and returns their losses.
-func (t *trainSubject) first(batch batches) (losses []float64, err error) {
+// first starts a run, makes its first steps, and returns their losses and the first one's time in milliseconds.
+func (t *trainSubject) first(batch batches) (losses []float64, took float64, err error) {
 	if t.run, err = t.task.start(t.backend, t.task.recipe); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
 	for step := range trainFirst {
 		if t.inputs, t.targets, err = batch(step); err != nil {
-			return nil, err
+			return nil, 0, err
 		}
+		begin := time.Now()
 		if t.loss, err = t.step(); err != nil {
-			return nil, err
+			return nil, 0, err
+		}
+		if step == 0 {
+			took = milliseconds(begin, 1)
 		}
 		losses = append(losses, t.loss)
 	}
-	return losses, nil
+	return losses, took, nil
 }
 
 func (t *trainSubject) step() (loss float64, err error) {

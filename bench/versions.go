@@ -26,8 +26,8 @@ const (
 var loaded = versions{nameGo: strings.TrimPrefix(runtime.Version(), "go")}
 
 // openXLA opens CPU devices in a worker.
-func openXLA(ctx context.Context, devices int) (*xla.Backend, error) {
-	backend, err := xla.OpenContext(ctx, xla.Devices(devices), xla.Plugin("cpu"))
+func openXLA(ctx context.Context, devices int, options ...xla.Option) (*xla.Backend, error) {
+	backend, err := xla.OpenContext(ctx, append(options, xla.Devices(devices), xla.Plugin("cpu"))...)
 	if err != nil {
 		return nil, err
 	}

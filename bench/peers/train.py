@@ -72,11 +72,18 @@ class Trainer:
         forget_peak()
         size = SimpleNamespace(**case)
         self.build(size, weights(size))
-        self.losses = []
-        for step in range(FIRST):
-            self.batch = [self.place(tokens) for tokens in batch(size, step)]
-            self.losses.append(self.mean(self.step(*self.batch)))
-        return {"values": self.losses, "memory": self.memory()}
+        return self.first([self.place(tokens) for tokens in batch(size, step)] for step in range(FIRST))
+
+    def first(self, batches):
+        """Make the first steps, and return the facts."""
+        self.losses, took = [], []
+        for inputs, targets in batches:
+            begin = time.perf_counter()
+            loss = self.step(inputs, targets)
+            took.append(time.perf_counter() - begin)
+            self.losses.append(self.mean(loss))
+        self.batch = inputs, targets
+        return {"values": self.losses, "first_ms": took[0] * 1e3, "memory": self.memory()}
 
     def sample(self, calls):
         self.step(*self.batch)  # the first call after a pause is slow
@@ -106,25 +113,25 @@ class Jax(Trainer):
             self.whole, self.rows = NamedSharding(mesh, PartitionSpec()), NamedSharding(mesh, PartitionSpec(axis))
 
     def build(self, size, first):
-        jax = self.jax
         zeros = {name: np.zeros_like(value) for name, value in first.items()}
         whole = {name: self.whole for name in first}
         parts = {name: self.whole if len(value) % self.devices else self.rows for name, value in first.items()}
         kept = parts if self.split == "all" else whole
         states = whole if self.split == "none" else parts
-        self.compile(size, jax_step(size), (first, zeros, zeros, np.float32(0)), (kept, states, states, self.whole))
+        self.begin(jax_step(size), (first, zeros, zeros, np.float32(0)), (kept, states, states, self.whole))
 
-    def compile(self, size, step, state, places):
-        jax = self.jax
-        self.state = jax.device_put(state, places)
-        tokens = jax.ShapeDtypeStruct((size.batch, size.seq), np.int32, sharding=self.rows)
-        step = jax.jit(step, donate_argnums=0, out_shardings=(places, self.whole))
-        self.program = step.lower(self.state, tokens, tokens).compile()
+    def begin(self, step, state, places):
+        """Place the state. The first step compiles the program, ahead of its call for its plan of memory."""
+        self.state = self.jax.block_until_ready(self.jax.device_put(state, places))
+        self.jit = self.jax.jit(step, donate_argnums=0, out_shardings=(places, self.whole))
+        self.program = None
 
     def place(self, tokens):
         return self.jax.device_put(tokens.astype(np.int32), self.rows).block_until_ready()
 
     def step(self, inputs, targets):
+        if self.program is None:
+            self.program = self.jit.lower(self.state, inputs, targets).compile()
         self.state, loss = self.jax.block_until_ready(self.program(self.state, inputs, targets))
         return float(loss)
 
@@ -169,7 +176,7 @@ class TensorJax(Jax):
         places = {name: self.parts.get(re.sub(r"^h\d+\.", "", name), self.whole) for name in first}
         constrain = self.jax.lax.with_sharding_constraint
         step = jax_step(size, between=lambda x: constrain(x, self.whole), heads=lambda x: constrain(x, self.heads))
-        self.compile(size, step, (first, zeros, zeros, np.float32(0)), (places, places, places, self.whole))
+        self.begin(step, (first, zeros, zeros, np.float32(0)), (places, places, places, self.whole))
 
 
 def jax_step(size, between=lambda x: x, heads=lambda x: x):

@@ -26,12 +26,10 @@ class Stack(train.Jax):
                    for number in range(2 * size.depth)]
         first = list(zip(weights[::2], weights[1::2]))
         batch = [data(2 * size.depth + k, size.rows * size.width).reshape(size.rows, size.width) for k in range(2)]
-        self.batch = self.jax.device_put(batch, self.rows)
-        self.build(first, *self.batch)
-        self.losses = [self.step(*self.batch) for _ in range(train.FIRST)]
-        return {"values": self.losses, "memory": self.memory()}
+        self.build(first)
+        return self.first([self.jax.device_put(batch, self.rows)] * train.FIRST)
 
-    def build(self, first, inputs, targets):
+    def build(self, first):
         jax, jnp = self.jax, self.jax.numpy
 
         def block(x, w):
@@ -57,11 +55,8 @@ class Stack(train.Jax):
             return train.jax_adamw(state, g), loss
 
         parts = jax.tree.map(lambda _: part, first)
-        places = parts, parts, parts, self.whole
         zeros = jax.tree.map(np.zeros_like, first)
-        self.state = jax.device_put((first, zeros, zeros, np.float32(0)), places)
-        program = jax.jit(step, donate_argnums=0, out_shardings=(places, self.whole))
-        self.program = program.lower(self.state, inputs, targets).compile()
+        self.begin(step, (first, zeros, zeros, np.float32(0)), (parts, parts, parts, self.whole))
 
 
 def main():
