@@ -73,7 +73,7 @@ func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape,
 		!k.knownTo(b) {
 		return otherwise(operands)
 	}
-	return standIn(k.function, operands, results)
+	return standIn(k.function+"_"+k.name, operands, results)
 }
 
 // Replaces reports whether the kernel should compute in place of XLA's operations in a graph: where Call calls it, on

@@ -29,25 +29,28 @@ import (
 	_ "github.com/shardbook/shardbook/lib/xla/foreign" // whose header kernel.c includes
 )
 
-// The kernels: names in programs, and handlers. The end of kernel.c lists their operands and results.
-func LayerNorm() (name string, handler unsafe.Pointer) { return "shardbook_layer_norm", C.address(0) }
-
-func LayerNormGradient() (name string, handler unsafe.Pointer) {
-	return "shardbook_layer_norm_gradient", C.address(1)
+// The kernels: names in programs, of kernels that autodiff.Split recomputes, and handlers. The end of kernel.c lists
+// their operands and results.
+func LayerNorm() (name string, handler unsafe.Pointer) {
+	return "shardbook_cheap_layer_norm", C.address(0)
 }
 
-func GELU() (name string, handler unsafe.Pointer) { return "shardbook_gelu", C.address(2) }
+func LayerNormGradient() (name string, handler unsafe.Pointer) {
+	return "shardbook_cheap_layer_norm_gradient", C.address(1)
+}
+
+func GELU() (name string, handler unsafe.Pointer) { return "shardbook_cheap_gelu", C.address(2) }
 
 func GELUGradient() (name string, handler unsafe.Pointer) {
-	return "shardbook_gelu_gradient", C.address(3)
+	return "shardbook_cheap_gelu_gradient", C.address(3)
 }
 
 func CrossEntropy() (name string, handler unsafe.Pointer) {
-	return "shardbook_cross_entropy", C.address(4)
+	return "shardbook_cheap_cross_entropy", C.address(4)
 }
 
 func CrossEntropyGradient() (name string, handler unsafe.Pointer) {
-	return "shardbook_cross_entropy_gradient", C.address(5)
+	return "shardbook_cheap_cross_entropy_gradient", C.address(5)
 }
 
 // Bits returns the width of the vectors that the kernels use.
