@@ -35,8 +35,8 @@ func call(k *xla.Kernel, results []shapes.Shape, operands ...*graph.Node) []*gra
 // nothing is the second result of a kernel with one: GoMLX drops calls with one result under Checkpoint.
 var nothing = shapes.Make(dtypes.Float32, 0)
 
-// LayerNorm returns (x−mean)/√(variance+epsilon)·scale + bias over the last axis of x (…,C), for scale and bias (C) (Ba,
-// Kiros & Hinton 2016, "Layer Normalization"). It computes in float32, or float64 for float64, and returns x's type. For
+// LayerNorm returns (x−mean)/√(variance+epsilon)·scale + bias over the last axis of x (…,C), for scale and bias (C):
+// Ba, Kiros & Hinton 2016, "Layer Normalization". It computes in float32, or float64 for float64, and returns x's type. For
 // the gradient the kernel saves x and two numbers per row. It panics if the shapes do not fit.
 func LayerNorm(x, scale, bias *graph.Node, epsilon float64) *graph.Node {
 	if !calls(layerNorm, layerNormGradient, x, scale, bias) {

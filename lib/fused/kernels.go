@@ -32,8 +32,10 @@ var (
 		return list(spikes(500, 500, 0), tensors.FromValue([]int32{0, 1})),
 			list(vector(0, 500), vector(500, 500), vector(1, 1))
 	})
-	crossEntropyGradient = xla.NewKernel(kernel.CrossEntropyGradient()).Checked(func() (operands, want []*tensors.Tensor) {
-		return list(spikes(500, 500, 0), tensors.FromValue([]int32{1, -1}), vector(500, 500), vector(1, 1), vector(3, 3)),
+	crossEntropyGradient = xla.NewKernel(kernel.CrossEntropyGradient()).Checked(func() (operands,
+		want []*tensors.Tensor) {
+		targets := tensors.FromValue([]int32{1, -1})
+		return list(spikes(500, 500, 0), targets, vector(500, 500), vector(1, 1), vector(3, 3)),
 			list(spikes(3, 0, -3), vector())
 	})
 )

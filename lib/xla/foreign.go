@@ -81,7 +81,8 @@ func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape,
 // [NoKernels].
 func (k *Kernel) Replaces(g *graph.Graph) bool {
 	b, ours := g.Backend().(*Backend)
-	return ours && b.kernels && dense.Bits() > 128 && g.DistributedStrategy() != distributed.AutoSharding && k.knownTo(b)
+	return ours && b.kernels && dense.Bits() > 128 && g.DistributedStrategy() != distributed.AutoSharding &&
+		k.knownTo(b)
 }
 
 // knownTo registers the kernel with the plugin, once, and reports whether that worked.
