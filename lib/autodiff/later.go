@@ -142,7 +142,7 @@ func (b backwardPass) with(others, values, nodes []*graph.Node) []*graph.Node {
 	for _, n := range b.made {
 		// A node that cannot be copied is recomputed from the inputs, which is correct, if costly.
 		matmul := n.Type() == graph.NodeTypeDotGeneral || n.Type() == graph.NodeTypeConvGeneral
-		if now[n] == nil && n.NumOutputs() == 1 && (matmul || !costly(n)) {
+		if now[n] == nil && (n.NumOutputs() == 1 || n.Type() == graph.NodeTypeCall) && (matmul || !costly(n)) {
 			now[n] = recomputed(n, now)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/distributed"
@@ -21,11 +22,12 @@ import (
 // and recomputes the rest. It is jax.vjp across programs, with the policy dots_saveable of jax.checkpoint
 // (https://docs.jax.dev/en/latest/gradient-checkpointing.html).
 //
-// It saves the results of matmuls, convolutions, Fourier transforms, sorts, calls (and so kernels), loops, branches and
-// collectives. It also saves the operands of Node.Checkpoint, Node.StopCheckpoint and barriers that depend on such
-// results, so it respects the function's own choice of what to recompute or compress. All else is recomputed:
-// elementwise operations, reductions, random bits, changes of shape. What saved values do not determine, such as what a
-// loop in the function uses from outside, is recomputed from the inputs.
+// It saves the results of matmuls, convolutions, Fourier transforms, sorts, calls (and so kernels, but for those with
+// [Cheap] in their names), loops, branches and collectives. It also saves the operands of Node.Checkpoint,
+// Node.StopCheckpoint and barriers that depend on such results, so it respects the function's own choice of what to
+// recompute or compress. All else is recomputed: elementwise operations, reductions, random bits, changes of shape.
+// What saved values do not determine, such as what a loop in the function uses from outside, is recomputed from the
+// inputs.
 //
 // The gradients have the same bits as in one program if operations run as they are written. A compiler fuses two
 // programs differently from one, which changes rounding.
@@ -210,14 +212,20 @@ func (p pass) gradients(of []int, v []*graph.Node) []*graph.Node {
 // and a copied loop would still use the old values from outside.
 func costly(n *graph.Node) bool {
 	switch n.Type() {
+	case graph.NodeTypeCall:
+		return !strings.Contains(n.String(), Cheap)
 	case graph.NodeTypeDotGeneral, graph.NodeTypeConvGeneral, graph.NodeTypeFFT, graph.NodeTypeSort,
-		graph.NodeTypeCall, graph.NodeTypeWhile, graph.NodeTypeIf, graph.NodeTypeAllReduce,
+		graph.NodeTypeWhile, graph.NodeTypeIf, graph.NodeTypeAllReduce,
 		graph.NodeTypeFusedDense, graph.NodeTypeFusedQuantizedDense, graph.NodeTypeFusedAttentionQKVProjection,
 		graph.NodeTypeFusedScaledDotProductAttention:
 		return true
 	}
 	return barrier(n)
 }
+
+// Cheap, in the name of a called function or kernel, has [Split] recompute its results, as those of the elementwise
+// operations and reductions that it stands for.
+const Cheap = "_cheap_"
 
 func barrier(n *graph.Node) bool { return n.Type() == graph.NodeTypeOptimizationBarrier }
 

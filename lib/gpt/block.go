@@ -8,6 +8,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/flash"
+	"github.com/shardbook/shardbook/lib/fused"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/recompute"
@@ -103,6 +104,11 @@ func (c Config) MLP(p params.Nodes, at string, x *graph.Node) *graph.Node {
 }
 
 func (c layers) mlp(p params.Nodes, at string, x *graph.Node, saved saved) *graph.Node {
+	if !c.Gated && !c.NoBias && c.Activation != ReLU && c.Compress == "" {
+		h := c.tensor.Columns(x, []*graph.Node{p.Get(at + ".up.w")}, c.matmul)[0]
+		h = fused.BiasGELU(saved.after(recompute.Up, h), p.Get(at+".up.b"))
+		return c.rows(p, at+".down", saved.after(recompute.Act, h), "")
+	}
 	paths := []string{at + ".up"}
 	if c.Gated {
 		paths = append(paths, at+".gate")

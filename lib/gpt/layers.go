@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/compress"
+	"github.com/shardbook/shardbook/lib/fused"
 	"github.com/shardbook/shardbook/lib/noise"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
@@ -34,10 +35,7 @@ func (c Config) biased(p params.Nodes, at string, y *graph.Node) *graph.Node {
 	if c.NoBias {
 		return y
 	}
-	// Broadcast in float32, so that the bias's gradient accumulates over the positions in float32.
-	b := graph.BroadcastToDims(graph.ExpandLeftToRank(precision.Widen(p.Get(at+".b")), y.Rank()),
-		y.Shape().Dimensions...)
-	return graph.Add(y, graph.ConvertDType(b, y.DType()))
+	return fused.AddBias(y, p.Get(at+".b"))
 }
 
 // matmul returns x·w (…,out) for x (…,in) and w (in,out).
@@ -53,28 +51,18 @@ const epsilon = 1e-5
 // x/√(mean square+epsilon)·g (Zhang & Sennrich 2019, "Root Mean Square Layer Normalization"). It computes in float32
 // and returns x's type. It panics if the shapes do not fit.
 func (c Config) Normalize(p params.Nodes, at string, x *graph.Node) *graph.Node {
-	parameter := func(name string) *graph.Node {
-		return graph.ExpandLeftToRank(precision.Widen(p.Get(at+name)), x.Rank())
+	if c.Norm != RMSNorm {
+		return fused.LayerNorm(x, p.Get(at+".g"), p.Get(at+".b"), epsilon)
 	}
 	y := precision.Widen(x)
-	if c.Norm != RMSNorm {
-		y = graph.Sub(y, graph.ReduceAndKeep(y, graph.ReduceMean, -1))
-	}
 	square := graph.ReduceAndKeep(graph.Square(y), graph.ReduceMean, -1) // (…,1)
-	y = graph.Mul(graph.Div(y, graph.Sqrt(graph.AddScalar(square, epsilon))), parameter(".g"))
-	if c.Norm != RMSNorm {
-		y = graph.Add(y, parameter(".b"))
-	}
+	scale := graph.ExpandLeftToRank(precision.Widen(p.Get(at+".g")), x.Rank())
+	y = graph.Mul(graph.Div(y, graph.Sqrt(graph.AddScalar(square, epsilon))), scale)
 	return graph.ConvertDType(y, x.DType())
 }
 
-// GELU returns ½x(1 + tanh(√(2/π)(x + 0.044715x³))), the tanh form of the Gaussian error linear unit (Hendrycks &
-// Gimpel 2016, "Gaussian Error Linear Units", §2), elementwise for x of any shape. It panics if x is not a float.
-func GELU(x *graph.Node) *graph.Node {
-	cubic := graph.Mul(x, graph.AddScalar(graph.MulScalar(graph.Square(x), 0.044715), 1)) // x + 0.044715x³
-	return graph.Mul(graph.MulScalar(x, 0.5), graph.AddScalar(graph.Tanh(graph.MulScalar(cubic, math.Sqrt(2/math.Pi))),
-		1))
-}
+// GELU is [fused.GELU].
+func GELU(x *graph.Node) *graph.Node { return fused.GELU(x) }
 
 // activate applies the MLP's activation to the up projection or, gated, to the up and gate projections, each
 // (B,T,hidden).

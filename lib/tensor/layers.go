@@ -9,6 +9,7 @@ import (
 
 	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/collective"
+	"github.com/shardbook/shardbook/lib/fused"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
 )
@@ -343,8 +344,7 @@ func (t Group) CrossEntropy(logits, targets *graph.Node, vocab int) *graph.Node 
 		"vocabulary of %d: want %d", columns, n, vocab, (vocab+n-1)/n)
 	logits = precision.Widen(logits)
 	if n == 1 {
-		hit := graph.OneHot(targets, columns, logits.DType())
-		return graph.Neg(graph.ReduceSum(graph.Mul(hit, graph.LogSoftmax(logits, -1)), -1))
+		return fused.CrossEntropy(logits, targets)
 	}
 
 	start := t.start(g, columns)

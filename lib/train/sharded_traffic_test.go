@@ -93,9 +93,9 @@ func (w way) theory(t testing.TB, c gpt.Config, batch int, backward bool) traffi
 		}
 		of.add(xla.AllToAll, 1, 4*n)
 		of.add(xla.AllReduce, 2, 4*batch*local*3)
-		// the gradients of key heads on several devices, which XLA sends along with those of x
+		// the gradients of key heads on several devices
 		if backward && keys < n {
-			of.add(xla.AllReduce, 0, c.Layers*4*2*keys*(c.Width/c.Heads)*(c.Width+biases))
+			of.add(xla.AllReduce, c.Layers, c.Layers*4*2*keys*(c.Width/c.Heads)*(c.Width+biases))
 		}
 		switch {
 		case !w.sequence:

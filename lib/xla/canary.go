@@ -6,6 +6,7 @@ import (
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 )
@@ -50,6 +51,10 @@ func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got [
 	if err != nil {
 		return nil, fmt.Errorf("its calls of kernels cannot be checked: %w", err)
 	}
+	checked, err := checkedCanaries(b)
+	if err != nil {
+		return nil, fmt.Errorf("its calls of kernels cannot be checked: %w", err)
+	}
 	kinds := []CollectiveKind{AllReduce, AllGather, ReduceScatter, AllToAll, Permute}
 	if len(types) == 1 && !b.kernels {
 		kinds = kinds[:1]
@@ -59,7 +64,7 @@ func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got [
 		return nil, fmt.Errorf("its collectives cannot be checked: %w", err)
 	}
 	var results []Canary
-	for _, g := range slices.Concat(matmuls, calls, collectives) {
+	for _, g := range slices.Concat(matmuls, calls, checked, collectives) {
 		results = append(results, g.compare(spoil))
 	}
 	if i := slices.IndexFunc(results, func(c Canary) bool { return !c.OK() }); i >= 0 {
@@ -165,6 +170,62 @@ func kernelCanaries(b *Backend) ([]given, error) {
 		ones[i] = copies
 	}
 	return append(all, given{"kernel " + columnSumsKernel.name, got[4], columnSums(ones, x)}), nil
+}
+
+// checkedCanaries checks the kernels of other packages that have a check ([Kernel.Checked]).
+func checkedCanaries(b *Backend) ([]given, error) {
+	checkedKernels.Lock()
+	kernels := slices.Clone(checkedKernels.all)
+	checkedKernels.Unlock()
+	var operands []any
+	var results [][]*tensors.Tensor
+	var of []int // the number of operands
+	for _, k := range kernels {
+		in, want := k.check()
+		for _, x := range in {
+			operands = append(operands, x)
+		}
+		results, of = append(results, want), append(of, len(in))
+	}
+	if !b.kernels || len(kernels) == 0 {
+		return nil, nil
+	}
+	program, err := graph.NewExec(b, func(in []*graph.Node) []*graph.Node {
+		var out []*graph.Node
+		for i, k := range kernels {
+			var shape []shapes.Shape
+			for _, x := range results[i] {
+				shape = append(shape, x.Shape())
+			}
+			for _, y := range k.Call(in[:of[i]], shape, func([]*graph.Node) []*graph.Node {
+				panic(fmt.Errorf("the plugin cannot call kernel %q", k.name))
+			}) {
+				out = append(out, graph.ConvertDType(y, dtypes.Float64))
+			}
+			in = in[of[i]:]
+		}
+		return out
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer program.Finalize()
+	got, err := program.Call(operands...)
+	if err != nil {
+		return nil, err
+	}
+	var all []given
+	for i, k := range kernels {
+		for n, want := range results[i] {
+			var right []float64
+			for _, v := range tensors.MustCopyFlatData[float32](want) {
+				right = append(right, float64(v))
+			}
+			all = append(all, given{fmt.Sprintf("kernel %s, result %d", k.name, n), got[0], right})
+			got = got[1:]
+		}
+	}
+	return all, nil
 }
 
 // transposed returns a square matrix's transposition.

@@ -10,8 +10,10 @@ import (
 	"github.com/gomlx/go-xla/stablehlo"
 	xlashapes "github.com/gomlx/go-xla/types/shapes"
 	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/plugin"
+	"github.com/shardbook/shardbook/lib/xla/internal/dense"
 )
 
 // Kernel is a C function that programs on a CPU call by XLA's foreign-function interface
@@ -21,6 +23,7 @@ type Kernel struct {
 	function string // the name of the function that stands for it
 	handler  unsafe.Pointer
 	at       sync.Map // by the plugin's path: whether the kernel is registered
+	check    func() (operands, want []*tensors.Tensor)
 }
 
 var kernels = numbered[*Kernel]{prefix: "shardbook_kernel_"}
@@ -31,6 +34,22 @@ func NewKernel(name string, handler unsafe.Pointer) *Kernel {
 	k := &Kernel{name: name, handler: handler}
 	k.function = kernels.name(fmt.Sprintf("%p", k), k)
 	return k
+}
+
+// Checked has every Open check the kernel: a canary calls it on the operands and compares its results with the right
+// ones, which must be exact in any order of summation. Call it once, where the kernel is made.
+func (k *Kernel) Checked(check func() (operands, want []*tensors.Tensor)) *Kernel {
+	k.check = check
+	checkedKernels.Lock()
+	defer checkedKernels.Unlock()
+	checkedKernels.all = append(checkedKernels.all, k)
+	return k
+}
+
+// checkedKernels are those that canaries check.
+var checkedKernels struct {
+	sync.Mutex
+	all []*Kernel
 }
 
 // Call adds a call of the kernel to the operands' graph, and returns its results, of the given shapes. There must be at
@@ -54,7 +73,16 @@ func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape,
 		!k.knownTo(b) {
 		return otherwise(operands)
 	}
-	return standIn(k.function, operands, results)
+	return standIn(k.function+"_"+k.name, operands, results)
+}
+
+// Replaces reports whether the kernel should compute in place of XLA's operations in a graph: where Call calls it, on
+// processors with vectors of at least 256 bits, for which kernels are compiled, unless the backend was opened with
+// [NoKernels].
+func (k *Kernel) Replaces(g *graph.Graph) bool {
+	b, ours := g.Backend().(*Backend)
+	return ours && b.kernels && dense.Bits() > 128 && g.DistributedStrategy() != distributed.AutoSharding &&
+		k.knownTo(b)
 }
 
 // knownTo registers the kernel with the plugin, once, and reports whether that worked.

@@ -82,7 +82,8 @@ func TF32() Option {
 	return func(c *config) { c.tf32 = true }
 }
 
-// NoKernels leaves matmuls, sums and collectives on CPUs to XLA, which is slower, instead of calling C kernels.
+// NoKernels leaves matmuls, sums and collectives on CPUs to XLA, which is slower, instead of calling C kernels, and
+// whatever else [Kernel.Replaces] decides.
 // $SHARDBOOK_KERNELS=off does the same.
 func NoKernels() Option {
 	return func(c *config) { c.noKernels = true }

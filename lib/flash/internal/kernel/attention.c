@@ -1,18 +1,15 @@
 // Attention on a CPU, called from XLA's programs. The loops are in tile.h. This file has what does not depend on the
-// instruction set: conversion of three types, the queries and keys of a tile, and masks.
+// instruction set: the queries and keys of a tile, and masks.
 #include <math.h>
 #include <string.h>
 
-#include "../../../../internal/half/half.h"
-#include "../../../xla/foreign/foreign.h"
+#include "../../../../internal/vector/array.h"
 
 enum { QUERIES = 128, KEYS = 64 }; // of a tile; its scores take 32 KiB
 enum { PAD = 16 };                 // floats between rows, so that a column does not map to few cache lines
 enum { ROW = QUERIES + PAD };      // floats from one row of queries to the next
 enum { STRIP = 16 };               // elements that are transposed at a time
 enum { NONE, SOME, EVERY };        // the part of a tile that the mask allows
-
-typedef struct { void *data; int type; } array;
 
 // attention is one call. Arrays are row-major: q (batch, queries, heads, d), k (batch, keys, key_heads, d),
 // v (batch, keys, key_heads, e); statistics are (batch, queries, heads).
@@ -35,32 +32,6 @@ typedef struct {
 
 // padded rounds a row's width up to a multiple of every instruction set's COLUMNS. PAD is added to that.
 static int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
-
-// load converts n elements from index at to float.
-static void load(const array *a, int64_t at, int64_t n, float *to) {
-	if (a->type == FOREIGN_F32) {
-		memcpy(to, (const float *)a->data + at, n * sizeof *to);
-		return;
-	}
-	const uint16_t *from = (const uint16_t *)a->data + at;
-	if (a->type == FOREIGN_F16) {
-		for (int64_t i = 0; i < n; i++) to[i] = from_f16(from[i]);
-		return;
-	}
-	for (int64_t i = 0; i < n; i++) to[i] = from_bf16(from[i]);
-}
-
-static void store(const array *a, int64_t at, int64_t n, const float *from) {
-	if (a->type == FOREIGN_F32) {
-		memcpy((float *)a->data + at, from, n * sizeof *from);
-		return;
-	}
-	uint16_t *to = (uint16_t *)a->data + at;
-	if (a->type == FOREIGN_F16)
-		for (int64_t i = 0; i < n; i++) to[i] = to_f16(from[i]);
-	else
-		for (int64_t i = 0; i < n; i++) to[i] = to_bf16(from[i]);
-}
 
 // queries are the n queries of a tile. The first is row `row` of (batch, queries, heads). Lanes beyond n repeat the last
 // query's position and segment.
@@ -166,8 +137,7 @@ static void load_rows(const array *a, const keys *k, int64_t width, float *to) {
 #define ROWS 6
 #include "tile.h"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define X86 1
+#ifdef X86
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #define NAME(x) avx2_##x
@@ -187,26 +157,7 @@ static void load_rows(const array *a, const keys *k, int64_t width, float *to) {
 #pragma GCC pop_options
 #endif
 
-typedef void part(void *, int64_t, void *);
-
-static int most_bits = 512; // the widest vectors to use
-
 void shardbook_flash_limit(int bits) { most_bits = bits; }
-
-static part *best(part *plain, part *avx2, part *avx512) {
-#ifdef X86
-	__builtin_cpu_init(); // programs that Go links itself do not run its constructor
-	if (most_bits >= 512 && __builtin_cpu_supports("avx512f")) return avx512;
-	if (most_bits >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return avx2;
-#endif
-	return plain;
-}
-
-#ifdef X86
-#define BEST(x) best(plain_##x, avx2_##x, avx512_##x)
-#else
-#define BEST(x) best(plain_##x, NULL, NULL)
-#endif
 
 // absent reports whether an operand is a placeholder for missing positions or segments.
 static int absent(const foreign_array *x) { return x->rank == 1 && !x->dims[0]; }

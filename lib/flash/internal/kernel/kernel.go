@@ -14,7 +14,7 @@ static void *backward_address(void) { return shardbook_flash_backward; }
 import "C"
 
 import (
-	_ "github.com/shardbook/shardbook/internal/half" // whose header attention.c includes, and foreign's
+	_ "github.com/shardbook/shardbook/internal/vector" // whose headers attention.c includes, and foreign's
 	"github.com/shardbook/shardbook/lib/xla"
 	_ "github.com/shardbook/shardbook/lib/xla/foreign"
 )

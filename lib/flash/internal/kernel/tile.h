@@ -4,21 +4,9 @@
 // The lanes of vectors are queries. Scores are S[key][query], so that a maximum or a sum over keys does not cross lanes.
 // Keys and values are read one element at a time and broadcast to all lanes.
 
-typedef float NAME(vec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef int32_t NAME(ivec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-typedef uint32_t NAME(uvec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-#define vec NAME(vec)
-#define ivec NAME(ivec)
-#define uvec NAME(uvec)
-#define inlined static inline __attribute__((always_inline))
+#include "../../../../internal/vector/vector.h"
 
-#define VEC(p) (*(vec *)(p))
-#define IVEC(p) (*(const ivec *)(p))
-#define ALL(x) ((x) - (vec){}) // x in all lanes: x - 0 is x, also for -0
 #define COLUMNS (VECTORS * LANES)
-
-// pick returns a where the condition (all bits or none) holds, else b.
-inlined vec NAME(pick)(ivec condition, vec a, vec b) { return (vec)((condition & (ivec)a) | (~condition & (ivec)b)); }
 
 // same reports whether a and b are equal in all lanes.
 inlined int NAME(same)(vec a, vec b) {
@@ -26,23 +14,6 @@ inlined int NAME(same)(vec a, vec b) {
 	int all = -1;
 	for (int i = 0; i < LANES; i++) all &= equal[i];
 	return all;
-}
-
-// exp returns eˣ for x ≤ 0, within 1.6 units in the last place if multiply-adds are fused; 0 below e⁻⁸⁷, NaN for NaN.
-// With x·log₂e = n + r, n an integer and r in [-½, ½], it is 2ⁿ, set as bits, times a minimax polynomial for 2ʳ (relative
-// error 1.5e-8).
-inlined vec NAME(exp)(vec x) {
-	vec shifted = x * 1.44269502e+0f + 12583039.0f; // 1.5·2²³ + 127 rounds to an integer with n + 127 in its low bits
-	vec n = shifted - 12583039.0f;
-	vec r = x * 1.92596303e-8f + (x * 1.44269502e+0f - n); // log₂e in two parts; one would have an error of x·1e-8
-	vec p = ALL(1.53458124e-4f);
-	p = p * r + 1.33999344e-3f;
-	p = p * r + 9.61848907e-3f;
-	p = p * r + 5.55032864e-2f;
-	p = p * r + 2.40226462e-1f;
-	p = p * r + 6.93147182e-1f;
-	p = p * r + 1.0f;
-	return (vec)((ivec)(p * (vec)((ivec)shifted << 23)) & ~(x < -87.0f));
 }
 
 // micro computes rows×COLUMNS of a matmul in registers.
@@ -231,13 +202,6 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 	}
 }
 
-#undef vec
-#undef ivec
-#undef uvec
-#undef inlined
-#undef VEC
-#undef IVEC
-#undef ALL
 #undef COLUMNS
 #undef NAME
 #undef LANES

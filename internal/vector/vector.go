@@ -1,0 +1,9 @@
+// Package vector has headers for C kernels: vector.h, vectors of floats for loops that are compiled for several
+// instruction sets, and array.h, arrays of float32 and its halves. Packages whose C includes them import it, so that
+// they are vendored with them and rebuilt when they change.
+package vector
+
+import (
+	_ "github.com/shardbook/shardbook/internal/half"   // whose header array.h includes
+	_ "github.com/shardbook/shardbook/lib/xla/foreign" // likewise
+)
