@@ -119,7 +119,7 @@ static void end(meeting *m, const char *failure) {
 
 static _Atomic int64_t patience = 120000; // milliseconds
 
-void shardbook_collective_patience(int64_t milliseconds) { atomic_store(&patience, milliseconds); }
+void shardbook_meet_patience(int64_t milliseconds) { atomic_store(&patience, milliseconds); }
 
 // watch fails meetings that take too long.
 static void *watch(void *unused) {
@@ -231,8 +231,8 @@ static foreign_error *all_to_all(foreign_frame *f) { return run(f, "all-to-all")
 static foreign_error *permute(foreign_frame *f) { return run(f, "collective-permute"); }
 
 // They have names of their own, so that profiles and the compiled program tell them apart.
-void *shardbook_all_reduce(foreign_frame *f) { return foreign_handle(f, all_reduce); }
-void *shardbook_all_gather(foreign_frame *f) { return foreign_handle(f, all_gather); }
-void *shardbook_reduce_scatter(foreign_frame *f) { return foreign_handle(f, reduce_scatter); }
-void *shardbook_all_to_all(foreign_frame *f) { return foreign_handle(f, all_to_all); }
-void *shardbook_permute(foreign_frame *f) { return foreign_handle(f, permute); }
+void *shardbook_meet_all_reduce(foreign_frame *f) { return foreign_handle(f, all_reduce); }
+void *shardbook_meet_all_gather(foreign_frame *f) { return foreign_handle(f, all_gather); }
+void *shardbook_meet_reduce_scatter(foreign_frame *f) { return foreign_handle(f, reduce_scatter); }
+void *shardbook_meet_all_to_all(foreign_frame *f) { return foreign_handle(f, all_to_all); }
+void *shardbook_meet_permute(foreign_frame *f) { return foreign_handle(f, permute); }

@@ -5,15 +5,15 @@ package collective
 /*
 #cgo CFLAGS: -O3
 #include <stdint.h>
-void *shardbook_all_reduce(void *);
-void *shardbook_all_gather(void *);
-void *shardbook_reduce_scatter(void *);
-void *shardbook_all_to_all(void *);
-void *shardbook_permute(void *);
-void shardbook_collective_patience(int64_t);
+void *shardbook_meet_all_reduce(void *);
+void *shardbook_meet_all_gather(void *);
+void *shardbook_meet_reduce_scatter(void *);
+void *shardbook_meet_all_to_all(void *);
+void *shardbook_meet_permute(void *);
+void shardbook_meet_patience(int64_t);
 static void *address(int i) {
-	void *all[] = {shardbook_all_reduce, shardbook_all_gather, shardbook_reduce_scatter, shardbook_all_to_all,
-		shardbook_permute};
+	void *all[] = {shardbook_meet_all_reduce, shardbook_meet_all_gather, shardbook_meet_reduce_scatter,
+		shardbook_meet_all_to_all, shardbook_meet_permute};
 	return all[i];
 }
 */
@@ -31,11 +31,11 @@ var names = []string{"all_reduce", "all_gather", "reduce_scatter", "all_to_all",
 
 // Kernel returns the kernel for a kind of collective, in the order of xla.CollectiveKind.
 func Kernel(kind int) (name string, handler unsafe.Pointer) {
-	return "shardbook_" + names[kind], C.address(C.int(kind))
+	return "shardbook_meet_" + names[kind], C.address(C.int(kind))
 }
 
 // Limit is how long devices wait for each other before it is an error.
 const Limit = 120 * time.Second
 
 // Wait sets another limit, for tests.
-func Wait(limit time.Duration) { C.shardbook_collective_patience(C.int64_t(limit.Milliseconds())) }
+func Wait(limit time.Duration) { C.shardbook_meet_patience(C.int64_t(limit.Milliseconds())) }
