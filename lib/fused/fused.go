@@ -1,7 +1,7 @@
-// Package fused has what surrounds the matmuls of a Transformer, each operation and its gradient in one pass over
-// memory: on CPUs a C kernel that XLA calls computes them on all of XLA's threads, where XLA itself would go through
-// memory several times, or sum on one thread. Elsewhere, and for other types than float32, they are GoMLX's operations
-// with GoMLX's gradients.
+// Package fused has what surrounds the matmuls of a Transformer, each operation and its gradient as a C kernel that XLA
+// calls on CPUs. A kernel saves only its inputs for the gradient, where XLA saves arrays that it computes between, and
+// runs on all of XLA's threads. On other devices, and for other types than float32, they are GoMLX's operations with
+// GoMLX's gradients.
 package fused
 
 import (
@@ -34,34 +34,6 @@ func call(k *xla.Kernel, results []shapes.Shape, operands ...*graph.Node) []*gra
 
 // nothing is the second result of a kernel with one: GoMLX drops calls with one result under Checkpoint.
 var nothing = shapes.Make(dtypes.Float32, 0)
-
-// LayerNorm returns (x−mean)/√(variance+epsilon)·scale + bias over the last axis of x (…,C), for scale and bias (C):
-// Ba, Kiros & Hinton 2016, "Layer Normalization". It computes in float32, or float64 for float64, and returns x's type. For
-// the gradient the kernel saves x and two numbers per row. It panics if the shapes do not fit.
-func LayerNorm(x, scale, bias *graph.Node, epsilon float64) *graph.Node {
-	if !calls(layerNorm, layerNormGradient, x, scale, bias) {
-		return plainLayerNorm(x, scale, bias, epsilon)
-	}
-	same := x.Shape()
-	row, column := rows(same), scale.Shape()
-	return autodiff.Custom([]*graph.Node{x, scale, bias},
-		func(in []*graph.Node) []*graph.Node {
-			epsilon := graph.Const(x.Graph(), []float32{float32(epsilon)})
-			return call(layerNorm, []shapes.Shape{same, row, row}, append(in, epsilon)...)
-		},
-		func(in, out, v []*graph.Node) []*graph.Node {
-			return call(layerNormGradient, []shapes.Shape{same, column, column}, in[0], in[1], out[1], out[2], v[0])
-		})[0]
-}
-
-func plainLayerNorm(x, scale, bias *graph.Node, epsilon float64) *graph.Node {
-	wide := func(p *graph.Node) *graph.Node { return graph.ExpandLeftToRank(precision.Widen(p), x.Rank()) }
-	y := precision.Widen(x)
-	y = graph.Sub(y, graph.ReduceAndKeep(y, graph.ReduceMean, -1))
-	square := graph.ReduceAndKeep(graph.Square(y), graph.ReduceMean, -1) // (…,1)
-	y = graph.Mul(graph.Div(y, graph.Sqrt(graph.AddScalar(square, epsilon))), wide(scale))
-	return graph.ConvertDType(graph.Add(y, wide(bias)), x.DType())
-}
 
 // BiasGELU returns [GELU] of x + bias, for x (…,C) and a bias (C). The bias's gradient accumulates in float32, or
 // float64 for float64. It panics if the shapes do not fit.

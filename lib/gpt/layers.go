@@ -51,13 +51,18 @@ const epsilon = 1e-5
 // x/√(mean square+epsilon)·g (Zhang & Sennrich 2019, "Root Mean Square Layer Normalization"). It computes in float32
 // and returns x's type. It panics if the shapes do not fit.
 func (c Config) Normalize(p params.Nodes, at string, x *graph.Node) *graph.Node {
-	if c.Norm != RMSNorm {
-		return fused.LayerNorm(x, p.Get(at+".g"), p.Get(at+".b"), epsilon)
+	parameter := func(name string) *graph.Node {
+		return graph.ExpandLeftToRank(precision.Widen(p.Get(at+name)), x.Rank())
 	}
 	y := precision.Widen(x)
+	if c.Norm != RMSNorm {
+		y = graph.Sub(y, graph.ReduceAndKeep(y, graph.ReduceMean, -1))
+	}
 	square := graph.ReduceAndKeep(graph.Square(y), graph.ReduceMean, -1) // (…,1)
-	scale := graph.ExpandLeftToRank(precision.Widen(p.Get(at+".g")), x.Rank())
-	y = graph.Mul(graph.Div(y, graph.Sqrt(graph.AddScalar(square, epsilon))), scale)
+	y = graph.Mul(graph.Div(y, graph.Sqrt(graph.AddScalar(square, epsilon))), parameter(".g"))
+	if c.Norm != RMSNorm {
+		y = graph.Add(y, parameter(".b"))
+	}
 	return graph.ConvertDType(y, x.DType())
 }
 

@@ -129,7 +129,7 @@ var plannedBelow = table{
 }
 
 // withKernels are the unseen runs as they are by default on CPUs: the kernels need no transposed operands, and
-// for layer norm, GELU and cross-entropy save only inputs and a few numbers a row; the estimate has what XLA saves.
+// for GELU and cross-entropy save only inputs and two numbers a row; the estimate has what XLA saves.
 var withKernels = table{
 	row:    "`--engine compiled`: the same %d runs with the kernels of CPUs, which need less",
 	engine: memest.Compiled, measure: run.measure, low: -0.01, high: 0.35, kernels: true,

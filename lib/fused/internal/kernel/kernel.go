@@ -1,4 +1,4 @@
-// Package kernel has layer norm, GELU with a bias and cross-entropy, and their gradients, for XLA's CPU devices, in C.
+// Package kernel has GELU with a bias and cross-entropy, and their gradients, for XLA's CPU devices, in C.
 // kernel.c reads and checks calls; loops.h has the loops. They are compiled for several instruction sets, and the best
 // one is chosen at run time.
 package kernel
@@ -6,8 +6,6 @@ package kernel
 /*
 #cgo CFLAGS: -O3 -Wno-psabi
 #cgo LDFLAGS: -lm
-void *shardbook_fused_layer_norm(void *);
-void *shardbook_fused_layer_norm_gradient(void *);
 void *shardbook_fused_gelu_rows(void *);
 void *shardbook_fused_gelu_gradient(void *);
 void *shardbook_fused_cross_entropy(void *);
@@ -15,8 +13,8 @@ void *shardbook_fused_cross_entropy_gradient(void *);
 void shardbook_fused_limit(int);
 int shardbook_fused_bits(void);
 static void *address(int i) {
-	void *all[] = {shardbook_fused_layer_norm, shardbook_fused_layer_norm_gradient, shardbook_fused_gelu_rows,
-		shardbook_fused_gelu_gradient, shardbook_fused_cross_entropy, shardbook_fused_cross_entropy_gradient};
+	void *all[] = {shardbook_fused_gelu_rows, shardbook_fused_gelu_gradient, shardbook_fused_cross_entropy,
+		shardbook_fused_cross_entropy_gradient};
 	return all[i];
 }
 */
@@ -31,26 +29,18 @@ import (
 
 // The kernels: names in programs, of kernels that autodiff.Split recomputes, and handlers. The end of kernel.c lists
 // their operands and results.
-func LayerNorm() (name string, handler unsafe.Pointer) {
-	return "shardbook_cheap_layer_norm", C.address(0)
-}
-
-func LayerNormGradient() (name string, handler unsafe.Pointer) {
-	return "shardbook_cheap_layer_norm_gradient", C.address(1)
-}
-
-func GELU() (name string, handler unsafe.Pointer) { return "shardbook_cheap_gelu", C.address(2) }
+func GELU() (name string, handler unsafe.Pointer) { return "shardbook_cheap_gelu", C.address(0) }
 
 func GELUGradient() (name string, handler unsafe.Pointer) {
-	return "shardbook_cheap_gelu_gradient", C.address(3)
+	return "shardbook_cheap_gelu_gradient", C.address(1)
 }
 
 func CrossEntropy() (name string, handler unsafe.Pointer) {
-	return "shardbook_cheap_cross_entropy", C.address(4)
+	return "shardbook_cheap_cross_entropy", C.address(2)
 }
 
 func CrossEntropyGradient() (name string, handler unsafe.Pointer) {
-	return "shardbook_cheap_cross_entropy_gradient", C.address(5)
+	return "shardbook_cheap_cross_entropy_gradient", C.address(3)
 }
 
 // Bits returns the width of the vectors that the kernels use.

@@ -40,59 +40,6 @@ inlined vec NAME(gelu)(vec x, vec *slope) {
 	return x * s;
 }
 
-static void NAME(layer_norm)(void *of, int64_t part, void *scratch) {
-	const call *c = of;
-	const int64_t n = c->columns, end = last_row(c, part);
-	const float *scale = c->in[1], *bias = c->in[2], epsilon = *(float *)c->in[3];
-	(void)scratch;
-	for (int64_t row = part * c->each; row < end; row++) {
-		const float *x = (float *)c->in[0] + row * n;
-		float *y = (float *)c->out[0] + row * n;
-		vec sum = {}, squares = {};
-		for (int64_t j = 0; j < n; j += LANES) sum += NAME(take)(x + j, n - j, 0);
-		float mean = NAME(total)(sum) / n;
-		for (int64_t j = 0; j < n; j += LANES) {
-			vec d = NAME(take)(x + j, n - j, mean) - mean;
-			squares += d * d;
-		}
-		float inverse = 1 / sqrtf(NAME(total)(squares) / n + epsilon);
-		for (int64_t j = 0; j < n; j += LANES) {
-			vec normal = (NAME(take)(x + j, n - j, 0) - mean) * inverse;
-			NAME(give)(y + j, n - j, normal * NAME(take)(scale + j, n - j, 0) + NAME(take)(bias + j, n - j, 0));
-		}
-		((float *)c->out[1])[row] = mean;
-		((float *)c->out[2])[row] = inverse;
-	}
-}
-
-// layer_norm_gradient: with v = dy·scale and the normalized x̂, dx = (v − mean v − x̂·mean(v·x̂))/σ (Ba et al. 2016).
-static void NAME(layer_norm_gradient)(void *of, int64_t part, void *scratch) {
-	const call *c = of;
-	const int64_t n = c->columns, end = last_row(c, part);
-	const float *scale = c->in[1];
-	float *scales = c->sums + part * 2 * n, *biases = scales + n;
-	(void)scratch;
-	for (int64_t row = part * c->each; row < end; row++) {
-		const float *x = (float *)c->in[0] + row * n, *dy = (float *)c->in[4] + row * n;
-		float *dx = (float *)c->out[0] + row * n, mean = ((float *)c->in[2])[row], inverse = ((float *)c->in[3])[row];
-		vec sum = {}, along = {};
-		for (int64_t j = 0; j < n; j += LANES) {
-			vec normal = (NAME(take)(x + j, n - j, mean) - mean) * inverse, v = NAME(take)(dy + j, n - j, 0);
-			NAME(give)(scales + j, n - j, NAME(take)(scales + j, n - j, 0) + v * normal);
-			NAME(give)(biases + j, n - j, NAME(take)(biases + j, n - j, 0) + v);
-			v *= NAME(take)(scale + j, n - j, 0);
-			sum += v;
-			along += v * normal;
-		}
-		float mean_v = NAME(total)(sum) / n, mean_along = NAME(total)(along) / n;
-		for (int64_t j = 0; j < n; j += LANES) {
-			vec normal = (NAME(take)(x + j, n - j, 0) - mean) * inverse;
-			vec v = NAME(take)(dy + j, n - j, 0) * NAME(take)(scale + j, n - j, 0);
-			NAME(give)(dx + j, n - j, (v - mean_v - normal * mean_along) * inverse);
-		}
-	}
-}
-
 static void NAME(gelu_rows)(void *of, int64_t part, void *scratch) {
 	const call *c = of;
 	const int64_t n = c->columns, end = last_row(c, part);
