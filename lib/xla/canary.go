@@ -177,6 +177,9 @@ func checkedCanaries(b *Backend) ([]given, error) {
 	checkedKernels.Lock()
 	kernels := slices.Clone(checkedKernels.all)
 	checkedKernels.Unlock()
+	if !b.kernels || len(kernels) == 0 {
+		return nil, nil
+	}
 	var operands []any
 	var results [][]*tensors.Tensor
 	var of []int // the number of operands
@@ -186,9 +189,6 @@ func checkedCanaries(b *Backend) ([]given, error) {
 			operands = append(operands, x)
 		}
 		results, of = append(results, want), append(of, len(in))
-	}
-	if !b.kernels || len(kernels) == 0 {
-		return nil, nil
 	}
 	program, err := graph.NewExec(b, func(in []*graph.Node) []*graph.Node {
 		var out []*graph.Node

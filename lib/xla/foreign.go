@@ -68,9 +68,7 @@ func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape,
 		panic(fmt.Errorf("kernel %q has %d operands and %d results: give it one operand and two results, or more",
 			k.name, len(operands), len(results)))
 	}
-	g := operands[0].Graph()
-	if b, ours := g.Backend().(*Backend); !ours || g.DistributedStrategy() == distributed.AutoSharding ||
-		!k.knownTo(b) {
+	if k.callerIn(operands[0].Graph()) == nil {
 		return otherwise(operands)
 	}
 	return standIn(k.function+"_"+k.name, operands, results)
@@ -80,9 +78,17 @@ func (k *Kernel) Call(operands []*graph.Node, results []shapes.Shape,
 // processors with vectors of at least 256 bits, for which kernels are compiled, unless the backend was opened with
 // [NoKernels].
 func (k *Kernel) Replaces(g *graph.Graph) bool {
+	b := k.callerIn(g)
+	return b != nil && b.kernels && dense.Bits() > 128
+}
+
+// callerIn returns a graph's backend if XLA can call the kernel in the graph's program, else nil.
+func (k *Kernel) callerIn(g *graph.Graph) *Backend {
 	b, ours := g.Backend().(*Backend)
-	return ours && b.kernels && dense.Bits() > 128 && g.DistributedStrategy() != distributed.AutoSharding &&
-		k.knownTo(b)
+	if !ours || g.DistributedStrategy() == distributed.AutoSharding || !k.knownTo(b) {
+		return nil
+	}
+	return b
 }
 
 // knownTo registers the kernel with the plugin, once, and reports whether that worked.

@@ -106,6 +106,12 @@ enum { FOREIGN_FRAME = offsetof(foreign_frame, future) }; // XLA does not count 
 static inline foreign_array *foreign_in(foreign_frame *f, int i) { return f->in.at[i]; }
 static inline foreign_array *foreign_out(foreign_frame *f, int i) { return f->out.at[i]; }
 
+static inline int64_t foreign_elements(const foreign_array *x) {
+	int64_t n = 1;
+	for (int64_t i = 0; i < x->rank; i++) n *= x->dims[i];
+	return n;
+}
+
 // foreign_fail returns an error for a kernel to return.
 static inline foreign_error *foreign_fail(foreign_frame *f, const char *message) {
 	foreign_error_args args = {sizeof args, NULL, message, 13 /* internal */};

@@ -15,12 +15,6 @@ typedef struct {
 
 enum { COPY, SUM, PRODUCT, MAX, MIN };
 
-static int64_t elements(const foreign_array *x) {
-	int64_t n = 1;
-	for (int64_t i = 0; i < x->rank; i++) n *= x->dims[i];
-	return n;
-}
-
 static int read_plan(const foreign_array *x, plan *p) {
 	enum { FIXED = sizeof(plan) / sizeof(int64_t) - 2 };
 	if (x->type != FOREIGN_S64 || x->rank != 1 || x->dims[0] < FIXED) return 0;
@@ -48,9 +42,9 @@ static int64_t run_of(const plan *p, int64_t operand) {
 }
 
 static int fits(const plan *p, int type, const foreign_array *x, const foreign_array *y) {
-	int64_t operand = elements(x), blocks = p->outer * p->inner;
+	int64_t operand = foreign_elements(x), blocks = p->outer * p->inner;
 	return x->type == type && y->type == type && size_of(type) && operand == run_of(p, operand) * blocks *
-		(p->from.device ? p->ranks : 1) && elements(y) == run_of(p, operand) * blocks * (p->to.device ? p->ranks : 1);
+		(p->from.device ? p->ranks : 1) && foreign_elements(y) == run_of(p, operand) * blocks * (p->to.device ? p->ranks : 1);
 }
 
 enum { CHUNK = 16 << 10 }; // bytes that are reduced or copied at a time: with the sum, in the first-level cache
@@ -194,9 +188,9 @@ static foreign_error *move(foreign_frame *f, const plan *p, void **in, void **ou
 	int64_t runs[f->out.size], bytes = 0;
 	moving w = {p, in, out, runs, f->out.size, size_of(foreign_in(f, 0)->type), 0, 0, foreign_in(f, 0)->type, 0};
 	for (int64_t i = 0; i < w.arrays; i++) {
-		runs[i] = run_of(p, elements(foreign_in(f, i)));
+		runs[i] = run_of(p, foreign_elements(foreign_in(f, i)));
 		w.all += p->outer * p->inner * ((runs[i] * w.size + CHUNK - 1) / CHUNK);
-		bytes += elements(foreign_out(f, i)) * w.size * p->ranks;
+		bytes += foreign_elements(foreign_out(f, i)) * w.size * p->ranks;
 	}
 	w.past = bytes >= PAST;
 	w.parts = bytes / LEAST + 1 < w.all ? bytes / LEAST + 1 : w.all;

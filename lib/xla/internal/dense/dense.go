@@ -23,8 +23,7 @@ import "C"
 import (
 	"unsafe"
 
-	_ "github.com/shardbook/shardbook/internal/half"   // whose header matmul.c includes
-	_ "github.com/shardbook/shardbook/lib/xla/foreign" // likewise
+	_ "github.com/shardbook/shardbook/internal/vector" // whose headers matmul.c includes, and foreign's
 )
 
 // Matmul returns the kernel A·B, or A·B plus a bias, for A stored as it is (m,k) or transposed (k,m), and B as it is

@@ -3,16 +3,13 @@
 #include <math.h>
 #include <string.h>
 
-#include "../../../../internal/half/half.h"
-#include "../../foreign/foreign.h"
+#include "../../../../internal/vector/array.h"
 
 // A part of a matmul multiplies blocks: BLOCK_K×BLOCK_N of B, packed so that a tile's columns are contiguous and in the
 // second-level cache, with a tile's rows of A in the first-level cache (Goto & van de Geijn 2008, "Anatomy of
 // High-Performance Matrix Multiplication").
 enum { BLOCK_M = 96, BLOCK_K = 256, BLOCK_N = 512 };
 enum { ROW = BLOCK_K + 16 }; // floats from one packed row of A to the next, so that rows do not share few cache lines
-
-typedef struct { void *data; int type; } array;
 
 // matmul is C = A·B + bias, with A (m,k) and B (k,n) each stored as it is or transposed, and C row-major.
 typedef struct {
@@ -24,28 +21,7 @@ typedef struct {
 	int64_t rows, columns, across; // of a part of C; parts side by side
 } matmul;
 
-// load converts n elements from index at to float.
-static inline void load(const array *a, int64_t at, int64_t n, float *to) {
-	if (a->type == FOREIGN_F32) {
-		memcpy(to, (const float *)a->data + at, n * sizeof *to);
-		return;
-	}
-	const uint16_t *from = (const uint16_t *)a->data + at;
-	if (a->type == FOREIGN_F16)
-		for (int64_t i = 0; i < n; i++) to[i] = from_f16(from[i]);
-	else
-		for (int64_t i = 0; i < n; i++) to[i] = from_bf16(from[i]);
-}
-
-static void store(const array *a, int64_t at, int64_t n, const float *from) {
-	uint16_t *to = (uint16_t *)a->data + at;
-	if (a->type == FOREIGN_F32)
-		memcpy((float *)a->data + at, from, n * sizeof *from);
-	else if (a->type == FOREIGN_F16)
-		for (int64_t i = 0; i < n; i++) to[i] = to_f16(from[i]);
-	else
-		for (int64_t i = 0; i < n; i++) to[i] = to_bf16(from[i]);
-}
+typedef struct { int64_t rows, columns; } tile_size;
 
 enum { STRIPE = 64 }; // columns of a part of column sums: whole cache lines
 
@@ -56,8 +32,7 @@ typedef struct { int64_t rows, columns; const float *x; float *sums; } column_su
 #define ROWS 6
 #include "tile.h"
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define X86 1
+#ifdef X86
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
 #define NAME(x) avx2_##x
@@ -75,34 +50,14 @@ typedef struct { int64_t rows, columns; const float *x; float *sums; } column_su
 #pragma GCC pop_options
 #endif
 
-static int most_bits = 512; // the widest vectors to use
-
 void shardbook_dense_limit(int bits) { most_bits = bits; }
-
-// vectors are the loops for an instruction set, and the size of a tile.
-typedef struct {
-	void (*matmul)(void *, int64_t, void *), (*column_sums)(void *, int64_t, void *);
-	int64_t tile_rows, tile_columns;
-	int bits;
-} vectors;
-
-static vectors best(void) {
-#ifdef X86
-	__builtin_cpu_init(); // programs that Go links itself do not run its constructor
-	if (most_bits >= 512 && __builtin_cpu_supports("avx512f")) return (vectors){avx512_matmul, avx512_column_sums, 12, 32, 512};
-	if (most_bits >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-		return (vectors){avx2_matmul, avx2_column_sums, 6, 16, 256};
-#endif
-	return (vectors){plain_matmul, plain_column_sums, 6, 8, 128};
-}
-
-int shardbook_dense_bits(void) { return best().bits; }
+int shardbook_dense_bits(void) { return vector_bits(); }
 
 static int64_t over(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // divide sets the parts of C: a few for each thread, so that one which is slowed down does less, and in that shape which
 // packs least: every part packs its rows of A and its columns of B.
-static int64_t divide(matmul *w, int64_t threads, const vectors *v) {
+static int64_t divide(matmul *w, int64_t threads, tile_size tile) {
 	enum { PARTS = 2, LEAST = 1 << 21 }; // of a thread; multiplications of a part
 	double multiplications = (double)w->m * w->n * w->k;
 	int64_t parts = threads > 1 ? fmin(PARTS * threads, ceil(multiplications / LEAST)) : 1, least = INT64_MAX;
@@ -110,17 +65,11 @@ static int64_t divide(matmul *w, int64_t threads, const vectors *v) {
 		int64_t across = over(parts, down), packed = across * w->m + down * w->n;
 		if (packed >= least) continue;
 		least = packed;
-		w->rows = over(over(w->m, down), v->tile_rows) * v->tile_rows;
-		w->columns = over(over(w->n, across), v->tile_columns) * v->tile_columns;
+		w->rows = over(over(w->m, down), tile.rows) * tile.rows;
+		w->columns = over(over(w->n, across), tile.columns) * tile.columns;
 	}
 	w->across = over(w->n, w->columns);
 	return over(w->m, w->rows) * w->across;
-}
-
-static int64_t elements(const foreign_array *x) {
-	int64_t n = 1;
-	for (int64_t i = 0; i < x->rank; i++) n *= x->dims[i];
-	return n;
 }
 
 // run reads and checks a call. The operands are A and B, of any rank whose axes are those of the rows and columns in
@@ -134,7 +83,7 @@ static foreign_error *run(foreign_frame *f, int a_turned, int b_turned) {
 		return foreign_fail(f, "matmul: arrays must be float32, float16 or bfloat16");
 	if (b->type != T || (c->type != T && c->type != FOREIGN_F32))
 		return foreign_fail(f, "matmul: operands must have one type, and the result the same or float32");
-	int64_t mk = elements(a), kn = elements(b), mn = elements(c);
+	int64_t mk = foreign_elements(a), kn = foreign_elements(b), mn = foreign_elements(c);
 	if (!mk || !kn || !mn) return foreign_fail(f, "matmul: operands must not be empty");
 	int64_t k = llround(sqrt((double)mk / mn * kn));
 	if (!k || mk % k || kn % k || (mk / k) * (kn / k) != mn)
@@ -146,10 +95,9 @@ static foreign_error *run(foreign_frame *f, int a_turned, int b_turned) {
 		if (wrong) return wrong;
 		w.bias = foreign_in(f, 2)->data;
 	}
-	vectors v = best();
-	int64_t parts = divide(&w, foreign_threads(f), &v);
+	int64_t parts = divide(&w, foreign_threads(f), BEST(tile_of)());
 	size_t floats = BLOCK_K * BLOCK_N + BLOCK_M * ROW + (c->type == FOREIGN_F32 ? 0 : w.rows * BLOCK_N);
-	return foreign_for(f, parts, sizeof(float) * floats, v.matmul, &w);
+	return foreign_for(f, parts, sizeof(float) * floats, BEST(matmul), &w);
 }
 
 static foreign_error *nn(foreign_frame *f) { return run(f, 0, 0); }
@@ -167,10 +115,10 @@ static foreign_error *sum_columns(foreign_frame *f) {
 	for (int64_t i = 0; i < sums->rank; i++)
 		if (leading < 0 || x->dims[leading + i] != sums->dims[i])
 			return foreign_fail(f, "column sums: the result must have the last axes of the operand");
-	column_sums s = {.columns = elements(sums), .x = x->data, .sums = sums->data};
+	column_sums s = {.columns = foreign_elements(sums), .x = x->data, .sums = sums->data};
 	if (!s.columns) return NULL;
-	s.rows = elements(x) / s.columns;
-	return foreign_for(f, over(s.columns, STRIPE), 0, best().column_sums, &s);
+	s.rows = foreign_elements(x) / s.columns;
+	return foreign_for(f, over(s.columns, STRIPE), 0, BEST(column_sums), &s);
 }
 
 void *shardbook_matmul_nn(foreign_frame *f) { return foreign_handle(f, nn); }

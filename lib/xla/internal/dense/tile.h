@@ -2,12 +2,8 @@
 // and defines NAME(x), for the functions' names, and the number of ROWS of a tile. A tile of C has two vectors of
 // columns; its sums stay in registers while it goes through a block of A and B.
 
-typedef float NAME(vec) __attribute__((vector_size(4 * LANES), aligned(4), may_alias));
-#define vec NAME(vec)
-#define inlined static inline __attribute__((always_inline))
+#include "../../../../internal/vector/vector.h"
 
-#define VEC(p) (*(vec *)(p))
-#define ALL(x) ((x) - (vec){}) // x in all lanes: x - 0 is x, also for -0
 #define COLUMNS (2 * LANES)
 
 #ifndef SHARDBOOK_TURN
@@ -20,6 +16,8 @@ typedef int32_t quad_index __attribute__((vector_size(16)));
 #define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (quad_index){i, j, k, l})
 #endif
 #endif
+
+static tile_size NAME(tile_of)(void) { return (tile_size){ROWS, COLUMNS}; }
 
 // turn transposes 4×4 elements.
 inlined void NAME(turn)(const float *from, int64_t from_row, float *to, int64_t to_row) {
@@ -173,10 +171,6 @@ static void NAME(column_sums)(void *of, int64_t part, void *scratch) {
 	memcpy(w->sums + j, total, sizeof *total * columns);
 }
 
-#undef vec
-#undef inlined
-#undef VEC
-#undef ALL
 #undef COLUMNS
 #undef NAME
 #undef LANES
