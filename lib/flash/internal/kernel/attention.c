@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../../../../internal/vector/array.h"
+#include "../../../../internal/vector/turn.h"
 
 enum { QUERIES = 128, KEYS = 64 }; // of a tile; its scores take 32 KiB
 enum { PAD = 16 };                 // floats between rows, so that a column does not map to few cache lines
@@ -105,23 +106,27 @@ static int sight(const attention *a, const queries *q, const keys *k) {
 
 // load_transposed loads a tile's queries as [width][ROW], with 0 beyond the last.
 static void load_transposed(const array *a, const queries *q, int64_t width, float *to) {
-	memset(to, 0, sizeof *to * ROW * width);
-	for (int64_t i = 0; i < q->n; i++)
+	if (q->n < QUERIES) memset(to, 0, sizeof *to * ROW * width);
+	for (int64_t i = 0; i < q->n; i += 4)
 		for (int64_t x = 0; x < width; x += STRIP) {
-			float strip[STRIP];
-			int64_t n = width - x < STRIP ? width - x : STRIP;
-			load(a, (q->row + i * q->heads) * width + x, n, strip);
-			for (int64_t j = 0; j < n; j++) to[(x + j) * ROW + i] = strip[j];
+			float strip[4 * STRIP] = {};
+			int64_t n = width - x < STRIP ? width - x : STRIP, rows = q->n - i < 4 ? q->n - i : 4, j = 0;
+			for (int64_t r = 0; r < rows; r++) load(a, (q->row + (i + r) * q->heads) * width + x, n, strip + r * STRIP);
+			for (; j + 4 <= n; j += 4) turn(strip + j, STRIP, to + (x + j) * ROW + i, ROW);
+			for (; j < n; j++)
+				for (int64_t r = 0; r < rows; r++) to[(x + j) * ROW + i + r] = strip[r * STRIP + j];
 		}
 }
 
 static void store_transposed(const array *a, const queries *q, int64_t width, const float *from) {
-	for (int64_t i = 0; i < q->n; i++)
+	for (int64_t i = 0; i < q->n; i += 4)
 		for (int64_t x = 0; x < width; x += STRIP) {
-			float strip[STRIP];
-			int64_t n = width - x < STRIP ? width - x : STRIP;
-			for (int64_t j = 0; j < n; j++) strip[j] = from[(x + j) * ROW + i];
-			store(a, (q->row + i * q->heads) * width + x, n, strip);
+			float strip[4 * STRIP];
+			int64_t n = width - x < STRIP ? width - x : STRIP, rows = q->n - i < 4 ? q->n - i : 4, j = 0;
+			for (; j + 4 <= n; j += 4) turn(from + (x + j) * ROW + i, ROW, strip + j, STRIP);
+			for (; j < n; j++)
+				for (int64_t r = 0; r < rows; r++) strip[r * STRIP + j] = from[(x + j) * ROW + i + r];
+			for (int64_t r = 0; r < rows; r++) store(a, (q->row + (i + r) * q->heads) * width + x, n, strip + r * STRIP);
 		}
 }
 
@@ -241,8 +246,7 @@ static foreign_error *forward(foreign_frame *f) {
 	a.out = as_array(out);
 	a.largest = foreign_out(f, 1)->data;
 	a.sum = foreign_out(f, 2)->data;
-	int64_t widest = a.d > a.e ? a.d : a.e;
-	int64_t tiles = (a.queries + QUERIES - 1) / QUERIES, floats = ROW * (a.d + KEYS + a.e) + KEYS * widest;
+	int64_t tiles = (a.queries + QUERIES - 1) / QUERIES, floats = ROW * (a.d + KEYS + a.e) + KEYS * (a.d + a.e);
 	return foreign_for(f, a.batch * a.heads * tiles, sizeof(float) * floats, BEST(forward), &a);
 }
 
@@ -267,7 +271,7 @@ static foreign_error *backward(foreign_frame *f) {
 	a.dk = as_array(foreign_out(f, 1));
 	a.dv = as_array(foreign_out(f, 2));
 	int64_t row = padded(a.d) + padded(a.e) + 2 * PAD, widest = a.d > a.e ? a.d : a.e;
-	int64_t floats = (a.keys + QUERIES) * row + ROW * (a.d + a.e + widest + 2 * KEYS) + KEYS * widest;
+	int64_t floats = (a.keys + QUERIES) * row + ROW * (a.d + a.e + widest + 2 * KEYS) + KEYS * (a.d + a.e);
 	return foreign_for(f, a.batch * a.key_heads, sizeof(float) * floats, BEST(backward), &a);
 }
 

@@ -57,11 +57,22 @@ static void NAME(product)(int64_t rows, int64_t columns, int64_t n, const float 
 	}
 }
 
-// mask sets masked scores to -∞.
-static void NAME(mask)(const attention *a, const queries *q, const keys *k, float *s) {
-	for (int64_t i = 0; i < k->n; i++) {
+// reach returns how many of a tile's keys, counted from the first, a strip of COLUMNS queries can see. No later one comes
+// before any of these queries.
+static int64_t NAME(reach)(const attention *a, const queries *q, const keys *k, int64_t strip) {
+	int64_t n = k->n;
+	if (!a->causal) return n;
+	int32_t first, last;
+	range(q->position + strip, COLUMNS, &first, &last);
+	while (n && k->position[n - 1] > last) n--;
+	return n;
+}
+
+// mask sets masked scores of a strip of queries and the first n keys to -∞.
+static void NAME(mask)(const attention *a, const queries *q, const keys *k, int64_t strip, int64_t n, float *s) {
+	for (int64_t i = 0; i < n; i++) {
 		int32_t at = k->position[i], segment = k->segment[i];
-		for (int v = 0; v < QUERIES; v += LANES) {
+		for (int64_t v = strip; v < strip + COLUMNS; v += LANES) {
 			ivec position = IVEC(q->position + v), behind = position >= at;
 			ivec seen = IVEC(q->segment + v) == segment;
 			if (a->causal) seen &= behind;
@@ -80,7 +91,7 @@ static void NAME(mask)(const attention *a, const queries *q, const keys *k, floa
 // Algorithm 1, with the division at the end of Dao 2023, §3.1).
 static void NAME(forward)(void *of, int64_t i, void *scratch) {
 	const attention *a = of;
-	float *qt = scratch, *s = qt + ROW * a->d, *o = s + KEYS * ROW, *kv = o + ROW * a->e;
+	float *qt = scratch, *s = qt + ROW * a->d, *o = s + KEYS * ROW, *kt = o + ROW * a->e, *vt = kt + KEYS * a->d;
 	queries q;
 	keys k;
 	float largest[QUERIES], sum[QUERIES];
@@ -89,31 +100,35 @@ static void NAME(forward)(void *of, int64_t i, void *scratch) {
 	load_transposed(&a->q, &q, a->d, qt);
 	memset(o, 0, sizeof *o * ROW * a->e);
 	for (int v = 0; v < QUERIES; v++) largest[v] = -INFINITY, sum[v] = 0;
-	for (int64_t tile = 0; take_keys(a, &k, b, h, tile); tile++) {
+	for (int64_t block = 0; take_keys(a, &k, b, h, block); block++) {
 		int seen = sight(a, &q, &k);
 		if (seen == NONE) continue;
-		load_rows(&a->k, &k, a->d, kv);
-		NAME(product)(k.n, QUERIES, a->d, kv, a->d, 1, qt, ROW, s, ROW, 0, a->scale);
-		if (seen == SOME) NAME(mask)(a, &q, &k, s);
-		for (int v = 0; v < QUERIES; v += LANES) {
-			vec before = VEC(largest + v), now = before;
-			for (int64_t j = 0; j < k.n; j++) {
-				vec x = VEC(s + j * ROW + v);
-				now = NAME(pick)(x > now, x, now);
+		load_rows(&a->k, &k, a->d, kt);
+		load_rows(&a->v, &k, a->e, vt);
+		for (int64_t strip = 0; strip < q.n; strip += COLUMNS) {
+			int64_t n = NAME(reach)(a, &q, &k, strip);
+			if (!n) continue;
+			NAME(product)(n, COLUMNS, a->d, kt, a->d, 1, qt + strip, ROW, s + strip, ROW, 0, a->scale);
+			if (seen == SOME) NAME(mask)(a, &q, &k, strip, n, s);
+			for (int64_t v = strip; v < strip + COLUMNS; v += LANES) {
+				vec before = VEC(largest + v), now = before;
+				for (int64_t j = 0; j < n; j++) {
+					vec x = VEC(s + j * ROW + v);
+					now = NAME(pick)(x > now, x, now);
+				}
+				VEC(largest + v) = now;
+				vec base = (vec)((ivec)now & (now != -INFINITY)); // no key seen yet: all weights are e^-∞
+				vec shrink = NAME(exp)(before - base), total = {};
+				for (int64_t j = 0; j < n; j++) {
+					float *x = s + j * ROW + v;
+					total += VEC(x) = NAME(exp)(VEC(x) - base);
+				}
+				VEC(sum + v) = VEC(sum + v) * shrink + total;
+				if (!NAME(same)(before, now))
+					for (int64_t j = 0; j < a->e; j++) VEC(o + j * ROW + v) *= shrink;
 			}
-			VEC(largest + v) = now;
-			vec base = (vec)((ivec)now & (now != -INFINITY)); // no key seen yet: all weights are e^-∞
-			vec shrink = NAME(exp)(before - base), total = {};
-			for (int64_t j = 0; j < k.n; j++) {
-				float *x = s + j * ROW + v;
-				total += VEC(x) = NAME(exp)(VEC(x) - base);
-			}
-			VEC(sum + v) = VEC(sum + v) * shrink + total;
-			if (!NAME(same)(before, now))
-				for (int64_t j = 0; j < a->e; j++) VEC(o + j * ROW + v) *= shrink;
+			NAME(product)(a->e, COLUMNS, n, vt, 1, a->e, s + strip, ROW, o + strip, ROW, 1, 1);
 		}
-		load_rows(&a->v, &k, a->e, kv);
-		NAME(product)(a->e, QUERIES, k.n, kv, 1, a->e, s, ROW, o, ROW, 1, 1);
 	}
 	for (int v = 0; v < QUERIES; v += LANES) {
 		ivec some = VEC(sum + v) != 0;
@@ -137,7 +152,7 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 	float *dk = scratch, *dv = dk + a->keys * step_d;
 	float *q_rows = dv + a->keys * step_e, *do_rows = q_rows + QUERIES * step_d;
 	float *qt = do_rows + QUERIES * step_e, *dot = qt + ROW * a->d, *dq = dot + ROW * a->e;
-	float *s = dq + ROW * (a->d > a->e ? a->d : a->e), *ds = s + KEYS * ROW, *kv = ds + KEYS * ROW;
+	float *s = dq + ROW * (a->d > a->e ? a->d : a->e), *ds = s + KEYS * ROW, *kt = ds + KEYS * ROW, *vt = kt + KEYS * a->d;
 	queries q;
 	keys k;
 	float largest[QUERIES], share[QUERIES], delta[QUERIES];
@@ -172,24 +187,36 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 				VEC(delta + v) = sum;
 			}
 			memset(dq, 0, sizeof *dq * ROW * a->d);
-			for (int64_t n = 0; take_keys(a, &k, b, h, n); n++) {
+			int64_t end = (q.n + COLUMNS - 1) / COLUMNS * COLUMNS;
+			for (int64_t block = 0; take_keys(a, &k, b, h, block); block++) {
 				int seen = sight(a, &q, &k);
 				if (seen == NONE) continue;
-				load_rows(&a->v, &k, a->e, kv);
-				NAME(product)(k.n, QUERIES, a->e, kv, a->e, 1, dot, ROW, ds, ROW, 0, 1);
-				load_rows(&a->k, &k, a->d, kv);
-				NAME(product)(k.n, QUERIES, a->d, kv, a->d, 1, qt, ROW, s, ROW, 0, a->scale);
-				if (seen == SOME) NAME(mask)(a, &q, &k, s);
-				for (int64_t j = 0; j < k.n; j++)
-					for (int v = 0; v < QUERIES; v += LANES) {
-						float *x = s + j * ROW + v, *dx = ds + j * ROW + v;
-						vec p = NAME(exp)(VEC(x) - VEC(largest + v)) * VEC(share + v);
-						VEC(x) = p;
-						VEC(dx) = p * (VEC(dx) - VEC(delta + v));
-					}
-				NAME(product)(k.n, wide_e, QUERIES, s, ROW, 1, do_rows, step_e, dv + k.first * step_e, step_e, 1, 1);
-				NAME(product)(k.n, wide_d, QUERIES, ds, ROW, 1, q_rows, step_d, dk + k.first * step_d, step_d, 1, 1);
-				NAME(product)(a->d, QUERIES, k.n, kv, 1, a->d, ds, ROW, dq, ROW, 1, 1);
+				load_rows(&a->k, &k, a->d, kt);
+				load_rows(&a->v, &k, a->e, vt);
+				int64_t n = 0, reached[QUERIES / COLUMNS]; // keys that a strip or one before it sees
+				for (int64_t strip = 0; strip < q.n; strip += COLUMNS) {
+					int64_t reach = NAME(reach)(a, &q, &k, strip);
+					reached[strip / COLUMNS] = n = reach > n ? reach : n;
+					NAME(product)(n, COLUMNS, a->e, vt, a->e, 1, dot + strip, ROW, ds + strip, ROW, 0, 1);
+					NAME(product)(n, COLUMNS, a->d, kt, a->d, 1, qt + strip, ROW, s + strip, ROW, 0, a->scale);
+					if (seen == SOME) NAME(mask)(a, &q, &k, strip, n, s);
+					for (int64_t j = 0; j < n; j++)
+						for (int64_t v = strip; v < strip + COLUMNS; v += LANES) {
+							float *x = s + j * ROW + v, *dx = ds + j * ROW + v;
+							vec p = NAME(exp)(VEC(x) - VEC(largest + v)) * VEC(share + v);
+							VEC(x) = p;
+							VEC(dx) = p * (VEC(dx) - VEC(delta + v));
+						}
+					NAME(product)(a->d, COLUMNS, n, kt, 1, a->d, ds + strip, ROW, dq + strip, ROW, 1, 1);
+				}
+				// Keys that a strip is the first to see are summed over it and all later ones.
+				for (int64_t strip = 0, first = 0; strip < q.n; first = reached[strip / COLUMNS], strip += COLUMNS) {
+					int64_t rows = reached[strip / COLUMNS] - first, at = first * ROW + strip, key = k.first + first;
+					NAME(product)(rows, wide_e, end - strip, s + at, ROW, 1, do_rows + strip * step_e, step_e, dv + key * step_e,
+						step_e, 1, 1);
+					NAME(product)(rows, wide_d, end - strip, ds + at, ROW, 1, q_rows + strip * step_d, step_d, dk + key * step_d,
+						step_d, 1, 1);
+				}
 			}
 			for (int64_t j = 0; j < ROW * a->d; j++) dq[j] *= a->scale;
 			store_transposed(&a->dq, &q, a->d, dq);

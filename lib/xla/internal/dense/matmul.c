@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "../../../../internal/vector/array.h"
+#include "../../../../internal/vector/turn.h"
 
 // A part of a matmul multiplies blocks: BLOCK_K×BLOCK_N of B, packed so that a tile's columns are contiguous and in the
 // second-level cache, with a tile's rows of A in the first-level cache (Goto & van de Geijn 2008, "Anatomy of

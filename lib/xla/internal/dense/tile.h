@@ -6,30 +6,7 @@
 
 #define COLUMNS (2 * LANES)
 
-#ifndef SHARDBOOK_TURN
-#define SHARDBOOK_TURN
-typedef float quad __attribute__((vector_size(16), aligned(4), may_alias));
-#ifdef __clang__
-#define SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#else
-typedef int32_t quad_index __attribute__((vector_size(16)));
-#define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, (quad_index){i, j, k, l})
-#endif
-#endif
-
 static tile_size NAME(tile_of)(void) { return (tile_size){ROWS, COLUMNS}; }
-
-// turn transposes 4×4 elements.
-inlined void NAME(turn)(const float *from, int64_t from_row, float *to, int64_t to_row) {
-	quad a = *(quad *)from, b = *(quad *)(from + from_row);
-	quad c = *(quad *)(from + 2 * from_row), d = *(quad *)(from + 3 * from_row);
-	quad ab = SHUFFLE(a, b, 0, 4, 1, 5), cd = SHUFFLE(c, d, 0, 4, 1, 5);
-	*(quad *)to = SHUFFLE(ab, cd, 0, 1, 4, 5);
-	*(quad *)(to + to_row) = SHUFFLE(ab, cd, 2, 3, 6, 7);
-	ab = SHUFFLE(a, b, 2, 6, 3, 7), cd = SHUFFLE(c, d, 2, 6, 3, 7);
-	*(quad *)(to + 2 * to_row) = SHUFFLE(ab, cd, 0, 1, 4, 5);
-	*(quad *)(to + 3 * to_row) = SHUFFLE(ab, cd, 2, 3, 6, 7);
-}
 
 // pack_b copies a block of B, `depth` rows from x and n columns from j, to [column tile][row][COLUMNS], with zeros
 // beyond the last column.
@@ -51,7 +28,7 @@ static void NAME(pack_b)(const matmul *w, int64_t x, int64_t depth, int64_t j, i
 		}
 		int64_t done = fast ? depth & -4 : 0;
 		for (int64_t c = 0; done && c < COLUMNS; c += 4)
-			for (int64_t r = 0; r < done; r += 4) NAME(turn)(from + c * w->k + r, w->k, to + r * COLUMNS + c, COLUMNS);
+			for (int64_t r = 0; r < done; r += 4) turn(from + c * w->k + r, w->k, to + r * COLUMNS + c, COLUMNS);
 		for (int64_t c = 0; c < columns; c++) {
 			float row[BLOCK_K];
 			load(&w->b, (j + c) * w->k + x + done, depth - done, row);
