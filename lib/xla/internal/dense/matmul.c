@@ -9,7 +9,7 @@
 // A part of a matmul multiplies blocks: BLOCK_K×BLOCK_N of B, packed so that a tile's columns are contiguous and in the
 // second-level cache, with a tile's rows of A in the first-level cache (Goto & van de Geijn 2008, "Anatomy of
 // High-Performance Matrix Multiplication").
-enum { BLOCK_M = 96, BLOCK_K = 256, BLOCK_N = 512 };
+enum { BLOCK_M = 192, BLOCK_K = 256, BLOCK_N = 512 };
 enum { ROW = BLOCK_K + 16 }; // floats from one packed row of A to the next, so that rows do not share few cache lines
 
 // matmul is C = A·B + bias, with A (m,k) and B (k,n) each stored as it is or transposed, and C row-major.
@@ -23,6 +23,33 @@ typedef struct {
 } matmul;
 
 typedef struct { int64_t rows, columns; } tile_size;
+
+// ahead is what is left of a block that is packed next. While the block before it is multiplied, its rows come into the
+// cache, a few with each tile: packing is otherwise as slow as memory.
+typedef struct { const char *at; int64_t row, width, rows; } ahead; // row and width in bytes
+
+static ahead ahead_of(const array *x, int64_t row, int64_t i, int64_t j, int64_t rows, int64_t columns) {
+	int64_t size = x->type == FOREIGN_F32 ? sizeof(float) : sizeof(uint16_t);
+	return (ahead){(const char *)x->data + (i * row + j) * size, row * size, columns * size, rows};
+}
+
+static ahead ahead_a(const matmul *w, int64_t i, int64_t bottom, int64_t x) {
+	int64_t rows = bottom - i < BLOCK_M ? bottom - i : BLOCK_M, depth = w->k - x < BLOCK_K ? w->k - x : BLOCK_K;
+	return w->a_turned ? ahead_of(&w->a, w->m, x, i, depth, rows) : ahead_of(&w->a, w->k, i, x, rows, depth);
+}
+
+static ahead ahead_b(const matmul *w, int64_t x, int64_t j, int64_t columns) {
+	int64_t depth = w->k - x < BLOCK_K ? w->k - x : BLOCK_K;
+	return w->b_turned ? ahead_of(&w->b, w->k, j, x, columns, depth) : ahead_of(&w->b, w->n, x, j, depth, columns);
+}
+
+static inline void fetch(ahead *x, int64_t rows) {
+	enum { LINE = 64 };
+	for (; rows > 0 && x->rows; rows--, x->rows--, x->at += x->row)
+		for (int64_t i = 0; i < x->width; i += LINE) __builtin_prefetch(x->at + i);
+}
+
+static int64_t over(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 enum { STRIPE = 64 }; // columns of a part of column sums: whole cache lines
 
@@ -53,8 +80,6 @@ typedef struct { int64_t rows, columns; const float *x; float *sums; } column_su
 
 void shardbook_dense_limit(int bits) { most_bits = bits; }
 int shardbook_dense_bits(void) { return vector_bits(); }
-
-static int64_t over(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // divide sets the parts of C: a few for each thread, so that one which is slowed down does less, and in that shape which
 // packs least: every part packs its rows of A and its columns of B.

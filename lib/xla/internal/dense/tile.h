@@ -115,11 +115,20 @@ static void NAME(matmul)(void *of, int64_t part, void *scratch) {
 			for (int64_t i = top; i < bottom; i += BLOCK_M) {
 				int64_t rows = bottom - i < BLOCK_M ? bottom - i : BLOCK_M;
 				NAME(pack_a)(w, i, rows, x, depth, a);
+				ahead next_a = {}, next_b = {};
+				if (i + rows < bottom)
+					next_a = ahead_a(w, i + rows, bottom, x);
+				else if (x + depth < w->k)
+					next_a = ahead_a(w, top, bottom, x + depth), next_b = ahead_b(w, x + depth, j, columns);
+				int64_t tiles = over(columns, COLUMNS) * over(rows, ROWS);
+				int64_t rows_a = over(next_a.rows, tiles), rows_b = over(next_b.rows, tiles);
 				for (int64_t q = 0; q < columns; q += COLUMNS)
-					for (int64_t r = 0; r < rows; r += ROWS)
+					for (int64_t r = 0; r < rows; r += ROWS) {
+						fetch(&next_a, rows_a), fetch(&next_b, rows_b);
 						NAME(tile)(w, depth, a + r * ROW, b + q * depth, c + (i + r - top) * c_row + q, c_row,
 							rows - r < ROWS ? rows - r : ROWS, columns - q < COLUMNS ? columns - q : COLUMNS, x > 0,
 							w->bias ? w->bias + j + q : NULL);
+					}
 			}
 		}
 		for (int64_t i = top; !direct && i < bottom; i++) store(&w->c, i * w->n + j, columns, c + (i - top) * BLOCK_N);
