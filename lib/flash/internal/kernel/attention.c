@@ -104,14 +104,21 @@ static int sight(const attention *a, const queries *q, const keys *k) {
 	return EVERY;
 }
 
+// Of 4 queries, 4×STRIP elements are transposed at a time. The compiler copies whole strips with a few moves, since their
+// size is constant.
+
 // load_transposed loads a tile's queries as [width][ROW], with 0 beyond the last.
 static void load_transposed(const array *a, const queries *q, int64_t width, float *to) {
+	float strip[4 * STRIP];
 	if (q->n < QUERIES) memset(to, 0, sizeof *to * ROW * width);
 	for (int64_t i = 0; i < q->n; i += 4)
 		for (int64_t x = 0; x < width; x += STRIP) {
-			float strip[4 * STRIP] = {};
 			int64_t n = width - x < STRIP ? width - x : STRIP, rows = q->n - i < 4 ? q->n - i : 4, j = 0;
-			for (int64_t r = 0; r < rows; r++) load(a, (q->row + (i + r) * q->heads) * width + x, n, strip + r * STRIP);
+			if (rows < 4) memset(strip, 0, sizeof strip);
+			for (int64_t r = 0; r < rows; r++) {
+				int64_t at = (q->row + (i + r) * q->heads) * width + x;
+				n == STRIP ? load(a, at, STRIP, strip + r * STRIP) : load(a, at, n, strip + r * STRIP);
+			}
 			for (; j + 4 <= n; j += 4) turn(strip + j, STRIP, to + (x + j) * ROW + i, ROW);
 			for (; j < n; j++)
 				for (int64_t r = 0; r < rows; r++) to[(x + j) * ROW + i + r] = strip[r * STRIP + j];
@@ -119,14 +126,17 @@ static void load_transposed(const array *a, const queries *q, int64_t width, flo
 }
 
 static void store_transposed(const array *a, const queries *q, int64_t width, const float *from) {
+	float strip[4 * STRIP];
 	for (int64_t i = 0; i < q->n; i += 4)
 		for (int64_t x = 0; x < width; x += STRIP) {
-			float strip[4 * STRIP];
 			int64_t n = width - x < STRIP ? width - x : STRIP, rows = q->n - i < 4 ? q->n - i : 4, j = 0;
 			for (; j + 4 <= n; j += 4) turn(from + (x + j) * ROW + i, ROW, strip + j, STRIP);
 			for (; j < n; j++)
 				for (int64_t r = 0; r < rows; r++) strip[r * STRIP + j] = from[(x + j) * ROW + i + r];
-			for (int64_t r = 0; r < rows; r++) store(a, (q->row + (i + r) * q->heads) * width + x, n, strip + r * STRIP);
+			for (int64_t r = 0; r < rows; r++) {
+				int64_t at = (q->row + (i + r) * q->heads) * width + x;
+				n == STRIP ? store(a, at, STRIP, strip + r * STRIP) : store(a, at, n, strip + r * STRIP);
+			}
 		}
 }
 

@@ -80,6 +80,16 @@ inlined void NAME(multiply)(int64_t depth, const float *a, const int64_t a_row, 
 	}
 }
 
+// copy copies the columns of a row of a tile, mostly whole ones, for which a compiler's memcpy of up to COLUMNS is slow.
+inlined void NAME(copy)(float *to, const float *from, int64_t columns) {
+	if (columns < COLUMNS) {
+		memcpy(to, from, sizeof *to * columns);
+	} else {
+		VEC(to) = VEC(from);
+		VEC(to + LANES) = VEC(from + LANES);
+	}
+}
+
 // tile is multiply for rows×columns of C, up to a whole tile.
 static void NAME(tile)(const matmul *w, int64_t depth, const float *a, const float *b, float *c, int64_t c_row,
 		int64_t rows, int64_t columns, int add, const float *bias) {
@@ -89,14 +99,14 @@ static void NAME(tile)(const matmul *w, int64_t depth, const float *a, const flo
 	int whole = rows == ROWS && columns == COLUMNS;
 	if (!whole) {
 		to = part, to_row = COLUMNS;
-		for (int64_t r = 0; add && r < rows; r++) memcpy(part + r * COLUMNS, c + r * c_row, sizeof *c * columns);
+		for (int64_t r = 0; add && r < rows; r++) NAME(copy)(part + r * COLUMNS, c + r * c_row, columns);
 		if (bias) bias = memcpy(begin, bias, sizeof *bias * columns);
 	}
 	if (w->a_turned)
 		NAME(multiply)(depth, a, 1, ROWS, b, to, to_row, add, bias);
 	else
 		NAME(multiply)(depth, a, ROW, 1, b, to, to_row, add, bias);
-	for (int64_t r = 0; !whole && r < rows; r++) memcpy(c + r * c_row, part + r * COLUMNS, sizeof *c * columns);
+	for (int64_t r = 0; !whole && r < rows; r++) NAME(copy)(c + r * c_row, part + r * COLUMNS, columns);
 }
 
 // matmul computes one part of C, in float32 also for half types.
