@@ -31,6 +31,8 @@ typedef struct meeting {
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static meeting *first;
 static pthread_cond_t met = PTHREAD_COND_INITIALIZER;
+static const struct timespec never = {INT64_MAX, 0};
+static struct timespec asleep_until;
 
 // Devices go on in threads of their own: SetAvailable runs the rest of a device's program, up to its next asynchronous
 // operation. A thread that is still busy with another device's program may be waiting in XLA's own collectives for this
@@ -67,7 +69,9 @@ static void *go_on(void *unused) {
 		ready *r = ready_first;
 		ready_first = r->next;
 		ready_count--;
+		int more = ready_first != NULL;
 		pthread_mutex_unlock(&ready_lock);
+		if (more) pthread_cond_signal(&ready_some);
 		complete(r->api, r->future, r->error);
 		free(r);
 		pthread_mutex_lock(&ready_lock);
@@ -97,7 +101,6 @@ static void let_go(const foreign_api *api, foreign_future *future, foreign_error
 		while (*end) end = &(*end)->next;
 		*end = r;
 		ready_count++;
-		pthread_cond_signal(&ready_some);
 	}
 	pthread_mutex_unlock(&ready_lock);
 	if (some) return;
@@ -114,6 +117,7 @@ static foreign_error *fail(const foreign_api *api, const char *message) {
 static void end(meeting *m, const char *failure) {
 	for (int64_t r = 0; r < m->ranks; r++)
 		if (m->futures[r]) let_go(m->api, m->futures[r], failure ? fail(m->api, failure) : NULL);
+	pthread_cond_signal(&ready_some); // that thread wakes the next one
 	free(m);
 }
 
@@ -121,19 +125,26 @@ static _Atomic int64_t patience = 120000; // milliseconds
 
 void shardbook_meet_patience(int64_t milliseconds) { atomic_store(&patience, milliseconds); }
 
-// watch fails meetings that take too long.
+static int before(struct timespec a, struct timespec b) {
+	return a.tv_sec < b.tv_sec || (a.tv_sec == b.tv_sec && a.tv_nsec < b.tv_nsec);
+}
+
+// watch fails meetings that take too long. It sleeps until the first would, even if that one is over before, so that
+// hardly any meeting has to wake it.
 static void *watch(void *unused) {
 	(void)unused;
 	pthread_mutex_lock(&lock);
 	for (;;) {
 		if (!first) {
+			asleep_until = never;
 			pthread_cond_wait(&met, &lock);
 			continue;
 		}
-		struct timespec now, until = first->until;
+		struct timespec now;
 		clock_gettime(CLOCK_REALTIME, &now);
-		if (now.tv_sec < until.tv_sec || (now.tv_sec == until.tv_sec && now.tv_nsec < until.tv_nsec)) {
-			pthread_cond_timedwait(&met, &lock, &until);
+		if (before(now, first->until)) {
+			asleep_until = first->until;
+			pthread_cond_timedwait(&met, &lock, &asleep_until);
 			continue;
 		}
 		meeting *late = first;
@@ -165,7 +176,7 @@ static int begin(foreign_frame *f, meeting **at, const char *name, int64_t run, 
 	m->until.tv_nsec += limit % 1000 * 1000000;
 	if (m->until.tv_nsec >= 1000000000) m->until.tv_sec++, m->until.tv_nsec -= 1000000000;
 	*at = m;
-	pthread_cond_signal(&met);
+	if (before(m->until, asleep_until)) pthread_cond_signal(&met);
 	return 1;
 }
 
