@@ -43,17 +43,14 @@ var canaryTypes = []dtypes.DType{dtypes.Float32, dtypes.Float64, dtypes.BFloat16
 // It returns all results, and an error that names the first wrong one. Plugins must be checked: XLA:CPU has silently
 // returned garbage for a matmul with a constant that is then summed. A test may change the devices' results by spoil.
 func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got []float64)) ([]Canary, error) {
-	matmuls, err := matmulCanaries(b, types)
-	if err != nil {
-		return nil, fmt.Errorf("its matmuls cannot be checked: %w", err)
+	questions := []question{matmulCanaries(types)}
+	if b.kernels {
+		questions = append(questions, kernelCanaries())
+		questions = append(questions, checkedCanaries()...)
 	}
-	calls, err := kernelCanaries(b)
+	answers, err := ask(b, questions)
 	if err != nil {
-		return nil, fmt.Errorf("its calls of kernels cannot be checked: %w", err)
-	}
-	checked, err := checkedCanaries(b)
-	if err != nil {
-		return nil, fmt.Errorf("its calls of kernels cannot be checked: %w", err)
+		return nil, fmt.Errorf("its matmuls and kernels cannot be checked: %w", err)
 	}
 	kinds := []CollectiveKind{AllReduce, AllGather, ReduceScatter, AllToAll, Permute}
 	if len(types) == 1 && !b.kernels {
@@ -64,7 +61,7 @@ func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got [
 		return nil, fmt.Errorf("its collectives cannot be checked: %w", err)
 	}
 	var results []Canary
-	for _, g := range slices.Concat(matmuls, calls, checked, collectives) {
+	for _, g := range slices.Concat(answers, collectives) {
 		results = append(results, g.compare(spoil))
 	}
 	if i := slices.IndexFunc(results, func(c Canary) bool { return !c.OK() }); i >= 0 {
@@ -98,111 +95,33 @@ func (g given) compare(spoil func(name string, got []float64)) Canary {
 	return c
 }
 
-// matmulCanaries checks, in each type, a matmul of two inputs and one with a broadcast constant, each summed over rows.
-func matmulCanaries(b *Backend, types []dtypes.DType) ([]given, error) {
-	const n, half = canarySide, 0.5
-	x, w := canaryMatrix(7), canaryMatrix(5)
-	program, err := graph.NewExec(b, func(x, w *graph.Node) []*graph.Node {
-		var sums []*graph.Node
-		for _, t := range types {
-			xt, wt := graph.ConvertDType(x, t), graph.ConvertDType(w, t)
-			constant := graph.BroadcastToDims(graph.Scalar(x.Graph(), t, half), n, n)
-			for _, product := range []*graph.Node{graph.Dot(xt, wt).Product(), graph.Dot(xt, constant).Product()} {
-				sums = append(sums, graph.ConvertDType(graph.ReduceSum(product, 0), dtypes.Float64))
-			}
-		}
-		return sums
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer program.Finalize()
-	got, err := program.Call(tensors.FromFlatDataAndDimensions(x, n, n), tensors.FromFlatDataAndDimensions(w, n, n))
-	if err != nil {
-		return nil, err
-	}
-	sums, halves := columnSums(x, w), columnSums(x, slices.Repeat([]float32{half}, n*n))
-	var all []given
-	for i, t := range types {
-		all = append(all, given{fmt.Sprintf("%v matmul of two inputs, summed", t), got[2*i], sums},
-			given{fmt.Sprintf("%v matmul with a constant, summed", t), got[2*i+1], halves})
-	}
-	return all, nil
+// question is a part of the program of one device's canaries: what it computes, as Float64, and the right results.
+type question struct {
+	operands []*tensors.Tensor
+	compute  func(operands []*graph.Node) []*graph.Node
+	names    []string
+	want     [][]float64
 }
 
-// kernelCanaries checks each kernel for matmuls and sums, unless XLA computes these itself.
-func kernelCanaries(b *Backend) ([]given, error) {
-	if !b.kernels {
-		return nil, nil
-	}
-	const n, copies = canarySide, 8
-	x, w := canaryMatrix(7), canaryMatrix(5)
-	program, err := graph.NewExec(b, func(x, w *graph.Node) []*graph.Node {
-		var sums []*graph.Node
-		for form := range 4 {
-			product := graph.DotGeneral(x, []int{1 - form&1}, nil, w, []int{form >> 1}, nil)
-			sums = append(sums, graph.ConvertDType(graph.ReduceSum(product, 0), dtypes.Float64))
-		}
-		repeated := graph.BroadcastToDims(graph.InsertAxes(x, 0), copies, n, n)
-		return append(sums, graph.ConvertDType(graph.ReduceSum(repeated, 0, 1), dtypes.Float64))
-	})
-	if err != nil {
-		return nil, err
-	}
-	defer program.Finalize()
-	got, err := program.Call(tensors.FromFlatDataAndDimensions(x, n, n), tensors.FromFlatDataAndDimensions(w, n, n))
-	if err != nil {
-		return nil, err
-	}
-	var all []given
-	for form := range 4 {
-		a, b := x, w
-		if form&1 > 0 {
-			a = transposed(x)
-		}
-		if form>>1 > 0 {
-			b = transposed(w)
-		}
-		all = append(all, given{fmt.Sprintf("kernel %s, summed", matmuls[form&1][form>>1].name), got[form], columnSums(a, b)})
-	}
-	ones := make([]float32, n*n) // whose first row sums the columns of x
-	for i := range n {
-		ones[i] = copies
-	}
-	return append(all, given{"kernel " + columnSumsKernel.name, got[4], columnSums(ones, x)}), nil
+// add adds a result.
+func (q *question) add(name string, want []float64) {
+	q.names, q.want = append(q.names, name), append(q.want, want)
 }
 
-// checkedCanaries checks the kernels of other packages that have a check ([Kernel.Checked]).
-func checkedCanaries(b *Backend) ([]given, error) {
-	checkedKernels.Lock()
-	kernels := slices.Clone(checkedKernels.all)
-	checkedKernels.Unlock()
-	if !b.kernels || len(kernels) == 0 {
-		return nil, nil
-	}
+// ask has one program compute all questions: each program costs a compilation.
+func ask(b *Backend, questions []question) (all []given, err error) {
 	var operands []any
-	var results [][]*tensors.Tensor
-	var of []int // the number of operands
-	for _, k := range kernels {
-		in, want := k.check()
-		for _, x := range in {
+	for _, q := range questions {
+		for _, x := range q.operands {
 			operands = append(operands, x)
 		}
-		results, of = append(results, want), append(of, len(in))
 	}
-	program, err := graph.NewExec(b, func(in []*graph.Node) []*graph.Node {
-		var out []*graph.Node
-		for i, k := range kernels {
-			var shape []shapes.Shape
-			for _, x := range results[i] {
-				shape = append(shape, x.Shape())
+	program, err := graph.NewExec(b, func(in []*graph.Node) (out []*graph.Node) {
+		for _, q := range questions {
+			for _, result := range q.compute(in[:len(q.operands)]) {
+				out = append(out, graph.ConvertDType(result, dtypes.Float64))
 			}
-			for _, y := range k.Call(in[:of[i]], shape, func([]*graph.Node) []*graph.Node {
-				panic(fmt.Errorf("the plugin cannot call kernel %q", k.name))
-			}) {
-				out = append(out, graph.ConvertDType(y, dtypes.Float64))
-			}
-			in = in[of[i]:]
+			in = in[len(q.operands):]
 		}
 		return out
 	})
@@ -214,18 +133,98 @@ func checkedCanaries(b *Backend) ([]given, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []given
-	for i, k := range kernels {
-		for n, want := range results[i] {
-			var right []float64
-			for _, v := range tensors.MustCopyFlatData[float32](want) {
-				right = append(right, float64(v))
-			}
-			all = append(all, given{fmt.Sprintf("kernel %s, result %d", k.name, n), got[0], right})
-			got = got[1:]
+	for _, q := range questions {
+		for i, name := range q.names {
+			all = append(all, given{name, got[i], q.want[i]})
 		}
+		got = got[len(q.names):]
 	}
 	return all, nil
+}
+
+// matmulCanaries checks, in each type, a matmul of two inputs and one with a broadcast constant, each summed over rows.
+func matmulCanaries(types []dtypes.DType) question {
+	const n, half = canarySide, 0.5
+	x, w := canaryMatrix(7), canaryMatrix(5)
+	sums, halves := columnSums(x, w), columnSums(x, slices.Repeat([]float32{half}, n*n))
+	q := question{operands: square(x, w), compute: func(in []*graph.Node) (out []*graph.Node) {
+		for _, t := range types {
+			xt, wt := graph.ConvertDType(in[0], t), graph.ConvertDType(in[1], t)
+			constant := graph.BroadcastToDims(graph.Scalar(xt.Graph(), t, half), n, n)
+			for _, product := range []*graph.Node{graph.Dot(xt, wt).Product(), graph.Dot(xt, constant).Product()} {
+				out = append(out, graph.ReduceSum(product, 0))
+			}
+		}
+		return out
+	}}
+	for _, t := range types {
+		q.add(fmt.Sprintf("%v matmul of two inputs, summed", t), sums)
+		q.add(fmt.Sprintf("%v matmul with a constant, summed", t), halves)
+	}
+	return q
+}
+
+// kernelCanaries checks each kernel for matmuls and sums.
+func kernelCanaries() question {
+	const n, copies = canarySide, 8
+	x, w := canaryMatrix(7), canaryMatrix(5)
+	q := question{operands: square(x, w), compute: func(in []*graph.Node) (out []*graph.Node) {
+		for form := range 4 {
+			out = append(out, graph.ReduceSum(graph.DotGeneral(in[0], []int{1 - form&1}, nil, in[1], []int{form >> 1}, nil), 0))
+		}
+		return append(out, graph.ReduceSum(graph.BroadcastToDims(graph.InsertAxes(in[0], 0), copies, n, n), 0, 1))
+	}}
+	for form := range 4 {
+		a, b := x, w
+		if form&1 > 0 {
+			a = transposed(x)
+		}
+		if form>>1 > 0 {
+			b = transposed(w)
+		}
+		q.add(fmt.Sprintf("kernel %s, summed", matmuls[form&1][form>>1].name), columnSums(a, b))
+	}
+	ones := make([]float32, n*n) // whose first row sums the columns of x
+	for i := range n {
+		ones[i] = copies
+	}
+	q.add("kernel "+columnSumsKernel.name, columnSums(ones, x))
+	return q
+}
+
+// checkedCanaries checks the kernels of other packages that have a check ([Kernel.Checked]).
+func checkedCanaries() (all []question) {
+	checkedKernels.Lock()
+	defer checkedKernels.Unlock()
+	for _, k := range checkedKernels.all {
+		operands, results := k.check()
+		var like []shapes.Shape
+		for _, x := range results {
+			like = append(like, x.Shape())
+		}
+		q := question{operands: operands, compute: func(in []*graph.Node) []*graph.Node {
+			return k.Call(in, like, func([]*graph.Node) []*graph.Node {
+				panic(fmt.Errorf("the plugin cannot call kernel %q", k.name))
+			})
+		}}
+		for i, x := range results {
+			var want []float64
+			for _, v := range tensors.MustCopyFlatData[float32](x) {
+				want = append(want, float64(v))
+			}
+			q.add(fmt.Sprintf("kernel %s, result %d", k.name, i), want)
+		}
+		all = append(all, q)
+	}
+	return all
+}
+
+// square returns matrices as tensors.
+func square(matrices ...[]float32) (all []*tensors.Tensor) {
+	for _, m := range matrices {
+		all = append(all, tensors.FromFlatDataAndDimensions(m, canarySide, canarySide))
+	}
+	return all
 }
 
 // transposed returns a square matrix's transposition.
