@@ -29,8 +29,6 @@ import (
 const envOffline = "SHARDBOOK_TEST_OFFLINE"
 
 func TestMain(m *testing.M) {
-	// The committed outputs are of programs that XLA computes itself: with kernels they need less temporary memory.
-	os.Setenv("SHARDBOOK_KERNELS", "off")
 	if os.Getenv(envOffline) == "" {
 		os.Exit(m.Run())
 	}
