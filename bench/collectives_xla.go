@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/gomlx/gomlx/core/graph"
@@ -19,15 +20,17 @@ type compiled struct {
 	mesh    *xla.Mesh
 	program *xla.Program
 	inputs  []any
-	donates bool // the result replaces the input
+	donates bool // the results replace the inputs
 	slow    bool // a call takes so long that it needs no warm-up
 }
 
-// call makes one call and returns the results, which the caller owns unless they are the next call's input.
+// call makes one call and returns the results, which the caller owns unless they are the next call's inputs.
 func (c *compiled) call() ([]*dtensor.Tensor, error) {
 	out, err := c.program.Call(c.inputs...)
 	if err == nil && c.donates {
-		c.inputs[0] = out[0]
+		for i, x := range out {
+			c.inputs[i] = x
+		}
 	}
 	return out, err
 }
@@ -91,15 +94,26 @@ func free(all []*dtensor.Tensor) {
 type inGraph struct {
 	compiled
 	collectiveCase
+	most int // operations in a program
+	each int // operations in this case's program
 }
 
-func (b *collectives) serveXLA(ctx context.Context) (subject, func(), error) {
-	backend, err := openXLA(ctx, b.ranks)
-	if err != nil {
-		return nil, nil, err
+// serveXLA measures programs of n operations, or of fewer if these are large. The time of an operation includes
+// its share of the call's.
+func (b *collectives) serveXLA(n int) server {
+	return func(ctx context.Context) (subject, func(), error) {
+		backend, err := openXLA(ctx, b.ranks)
+		if err != nil {
+			return nil, nil, err
+		}
+		mesh, err := backend.Mesh(xla.Axis("rank", b.ranks))
+		return &inGraph{compiled: compiled{mesh: mesh}, most: n}, backend.Close, err
 	}
-	mesh, err := backend.Mesh(xla.Axis("rank", b.ranks))
-	return &inGraph{compiled: compiled{mesh: mesh}}, backend.Close, err
+}
+
+func (s *inGraph) sample(calls int) (float64, error) {
+	took, err := s.compiled.sample((calls + s.each - 1) / s.each)
+	return took / float64(s.each), err
 }
 
 func (s *inGraph) prepare(params []byte) (_ facts, err error) {
@@ -108,12 +122,21 @@ func (s *inGraph) prepare(params []byte) (_ facts, err error) {
 	}
 	in, out := s.counts()
 	s.donates = out == 0 || in == out
-	row := xla.Shard(0, "rank")
-	layout := xla.In(row).Gives(row)
+	const large = 8 << 20
+	s.each = int(max(1, min(int64(s.most), large/s.Bytes)))
+	rows := slices.Repeat([]xla.Placement{xla.Shard(0, "rank")}, s.each)
+	layout := xla.In(rows...).Gives(rows...)
 	if s.donates {
-		layout = layout.Donates(0)
+		for i := range rows {
+			layout = layout.Donates(i)
+		}
 	}
-	if s.program, err = xla.Compile(s.mesh, s.body, layout); err != nil {
+	if s.program, err = xla.Compile(s.mesh, func(in []*graph.Node) (out []*graph.Node) {
+		for _, x := range in {
+			out = append(out, s.body(x))
+		}
+		return out
+	}, layout); err != nil {
 		return facts{}, err
 	}
 	return facts{}, s.verify()
@@ -142,7 +165,8 @@ func (s *inGraph) refill() error {
 	for rank := range s.Ranks {
 		s.fillInput(all[rank*in:(rank+1)*in], rank)
 	}
-	return s.put(xla.Shard(0, "rank"), tensors.FromFlatDataAndDimensions(all, s.Ranks, in))
+	matrix := tensors.FromFlatDataAndDimensions(all, s.Ranks, in)
+	return s.put(xla.Shard(0, "rank"), slices.Repeat([]*tensors.Tensor{matrix}, s.each)...)
 }
 
 // verify checks one call with fresh inputs, and puts fresh inputs in their place.
@@ -157,13 +181,15 @@ func (s *inGraph) verify() error {
 	if !s.donates {
 		defer free(out)
 	}
-	for rank, shard := range out[0].Shards() {
-		got, err := xla.View[float32](shard)
-		if err == nil {
-			err = s.check(got, rank)
-		}
-		if err != nil {
-			return fmt.Errorf("device %d: %w", rank, err)
+	for _, x := range out {
+		for rank, shard := range x.Shards() {
+			got, err := xla.View[float32](shard)
+			if err == nil {
+				err = s.check(got, rank)
+			}
+			if err != nil {
+				return fmt.Errorf("device %d: %w", rank, err)
+			}
 		}
 	}
 	return s.refill()

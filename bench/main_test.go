@@ -135,8 +135,8 @@ func TestBenchmarks(t *testing.T) {
 		mpi   bool
 	}{
 		{"collectives", newCollectives, "--ranks=3 --sizes=48,12300 --rounds=2 " +
-			"--impls=group,group-ring,xla,xla-malloc,memory-copy,memory-negate,memory-add",
-			"group group-ring xla xla-malloc memory-copy memory-negate memory-add", 10, false, false},
+			"--impls=group,group-ring,xla,xla-8,memory-copy,memory-negate,memory-add",
+			"group group-ring xla xla-8 memory-copy memory-negate memory-add", 10, false, false},
 		{"collectives of peers", newCollectives, "--ranks=2 --sizes=4096 --rounds=1 --peers " +
 			"--impls=mpi,gloo,openmpi,jax,jax-donate", "mpi gloo openmpi jax jax-donate", 5, false, true},
 		{"train", newTraining, "--rounds=1 --layers=2 --d=128 --heads=4 --seq=64 --batch=8", "xla multiply-add", 1, false,

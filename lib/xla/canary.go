@@ -170,7 +170,8 @@ func kernelCanaries() question {
 	x, w := canaryMatrix(7), canaryMatrix(5)
 	q := question{operands: square(x, w), compute: func(in []*graph.Node) (out []*graph.Node) {
 		for form := range 4 {
-			out = append(out, graph.ReduceSum(graph.DotGeneral(in[0], []int{1 - form&1}, nil, in[1], []int{form >> 1}, nil), 0))
+			product := graph.DotGeneral(in[0], []int{1 - form&1}, nil, in[1], []int{form >> 1}, nil)
+			out = append(out, graph.ReduceSum(product, 0))
 		}
 		return append(out, graph.ReduceSum(graph.BroadcastToDims(graph.InsertAxes(in[0], 0), copies, n, n), 0, 1))
 	}}
