@@ -178,7 +178,7 @@ func (p *Program) place(i int, arg any) (on *dtensor.Tensor, ours bool, err erro
 
 // checkPlaced checks that a placed tensor is placed as the layout says for input i.
 func (p *Program) checkPlaced(i int, on *dtensor.Tensor) error {
-	if on == nil || on.Mesh().String() != p.mesh.String() {
+	if on == nil || on.Mesh() != p.mesh.DeviceMesh && on.Mesh().String() != p.mesh.String() {
 		return fmt.Errorf("the tensor is on another mesh than the program's %v: place it on that", p.mesh)
 	}
 	placement := placementOf(p.layout.In, i)

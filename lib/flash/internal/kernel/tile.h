@@ -57,8 +57,7 @@ static void NAME(product)(int64_t rows, int64_t columns, int64_t n, const float 
 	}
 }
 
-// reach returns how many of a tile's keys, counted from the first, a strip of COLUMNS queries can see. No later one comes
-// before any of these queries.
+// reach returns how many of a tile's keys matter to a strip of COLUMNS queries: the later ones come after all of these.
 static int64_t NAME(reach)(const attention *a, const queries *q, const keys *k, int64_t strip) {
 	int64_t n = k->n;
 	if (!a->causal) return n;
@@ -91,7 +90,7 @@ static void NAME(mask)(const attention *a, const queries *q, const keys *k, int6
 // Algorithm 1, with the division at the end of Dao 2023, §3.1).
 static void NAME(forward)(void *of, int64_t i, void *scratch) {
 	const attention *a = of;
-	float *qt = scratch, *s = qt + ROW * a->d, *o = s + KEYS * ROW, *kt = o + ROW * a->e, *vt = kt + KEYS * a->d;
+	float *qt = scratch, *s = qt + ROW * a->d, *o = s + KEYS * ROW, *k_rows = o + ROW * a->e, *v_rows = k_rows + KEYS * a->d;
 	queries q;
 	keys k;
 	float largest[QUERIES], sum[QUERIES];
@@ -103,12 +102,12 @@ static void NAME(forward)(void *of, int64_t i, void *scratch) {
 	for (int64_t block = 0; take_keys(a, &k, b, h, block); block++) {
 		int seen = sight(a, &q, &k);
 		if (seen == NONE) continue;
-		load_rows(&a->k, &k, a->d, kt);
-		load_rows(&a->v, &k, a->e, vt);
+		load_rows(&a->k, &k, a->d, k_rows);
+		load_rows(&a->v, &k, a->e, v_rows);
 		for (int64_t strip = 0; strip < q.n; strip += COLUMNS) {
 			int64_t n = NAME(reach)(a, &q, &k, strip);
 			if (!n) continue;
-			NAME(product)(n, COLUMNS, a->d, kt, a->d, 1, qt + strip, ROW, s + strip, ROW, 0, a->scale);
+			NAME(product)(n, COLUMNS, a->d, k_rows, a->d, 1, qt + strip, ROW, s + strip, ROW, 0, a->scale);
 			if (seen == SOME) NAME(mask)(a, &q, &k, strip, n, s);
 			for (int64_t v = strip; v < strip + COLUMNS; v += LANES) {
 				vec before = VEC(largest + v), now = before;
@@ -127,7 +126,7 @@ static void NAME(forward)(void *of, int64_t i, void *scratch) {
 				if (!NAME(same)(before, now))
 					for (int64_t j = 0; j < a->e; j++) VEC(o + j * ROW + v) *= shrink;
 			}
-			NAME(product)(a->e, COLUMNS, n, vt, 1, a->e, s + strip, ROW, o + strip, ROW, 1, 1);
+			NAME(product)(a->e, COLUMNS, n, v_rows, 1, a->e, s + strip, ROW, o + strip, ROW, 1, 1);
 		}
 	}
 	for (int v = 0; v < QUERIES; v += LANES) {
@@ -152,7 +151,8 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 	float *dk = scratch, *dv = dk + a->keys * step_d;
 	float *q_rows = dv + a->keys * step_e, *do_rows = q_rows + QUERIES * step_d;
 	float *qt = do_rows + QUERIES * step_e, *dot = qt + ROW * a->d, *dq = dot + ROW * a->e;
-	float *s = dq + ROW * (a->d > a->e ? a->d : a->e), *ds = s + KEYS * ROW, *kt = ds + KEYS * ROW, *vt = kt + KEYS * a->d;
+	float *s = dq + ROW * (a->d > a->e ? a->d : a->e), *ds = s + KEYS * ROW;
+	float *k_rows = ds + KEYS * ROW, *v_rows = k_rows + KEYS * a->d;
 	queries q;
 	keys k;
 	float largest[QUERIES], share[QUERIES], delta[QUERIES];
@@ -191,14 +191,14 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 			for (int64_t block = 0; take_keys(a, &k, b, h, block); block++) {
 				int seen = sight(a, &q, &k);
 				if (seen == NONE) continue;
-				load_rows(&a->k, &k, a->d, kt);
-				load_rows(&a->v, &k, a->e, vt);
+				load_rows(&a->k, &k, a->d, k_rows);
+				load_rows(&a->v, &k, a->e, v_rows);
 				int64_t n = 0, reached[QUERIES / COLUMNS]; // keys that a strip or one before it sees
 				for (int64_t strip = 0; strip < q.n; strip += COLUMNS) {
 					int64_t reach = NAME(reach)(a, &q, &k, strip);
 					reached[strip / COLUMNS] = n = reach > n ? reach : n;
-					NAME(product)(n, COLUMNS, a->e, vt, a->e, 1, dot + strip, ROW, ds + strip, ROW, 0, 1);
-					NAME(product)(n, COLUMNS, a->d, kt, a->d, 1, qt + strip, ROW, s + strip, ROW, 0, a->scale);
+					NAME(product)(n, COLUMNS, a->e, v_rows, a->e, 1, dot + strip, ROW, ds + strip, ROW, 0, 1);
+					NAME(product)(n, COLUMNS, a->d, k_rows, a->d, 1, qt + strip, ROW, s + strip, ROW, 0, a->scale);
 					if (seen == SOME) NAME(mask)(a, &q, &k, strip, n, s);
 					for (int64_t j = 0; j < n; j++)
 						for (int64_t v = strip; v < strip + COLUMNS; v += LANES) {
@@ -207,7 +207,7 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 							VEC(x) = p;
 							VEC(dx) = p * (VEC(dx) - VEC(delta + v));
 						}
-					NAME(product)(a->d, COLUMNS, n, kt, 1, a->d, ds + strip, ROW, dq + strip, ROW, 1, 1);
+					NAME(product)(a->d, COLUMNS, n, k_rows, 1, a->d, ds + strip, ROW, dq + strip, ROW, 1, 1);
 				}
 				// Keys that a strip is the first to see are summed over it and all later ones.
 				for (int64_t strip = 0, first = 0; strip < q.n; first = reached[strip / COLUMNS], strip += COLUMNS) {
