@@ -94,13 +94,18 @@ func free(all []*dtensor.Tensor) {
 type inGraph struct {
 	compiled
 	collectiveCase
-	most int // operations in a program
-	each int // operations in this case's program
+	most int64 // operations in a program
+}
+
+// each is the number of operations in a case's program.
+func (s *inGraph) each() int {
+	const large = 8 << 20
+	return int(max(1, min(s.most, large/s.Bytes)))
 }
 
 // serveXLA measures programs of n operations, or of fewer if these are large. The time of an operation includes
 // its share of the call's.
-func (b *collectives) serveXLA(n int) server {
+func (b *collectives) serveXLA(n int64) server {
 	return func(ctx context.Context) (subject, func(), error) {
 		backend, err := openXLA(ctx, b.ranks)
 		if err != nil {
@@ -112,8 +117,9 @@ func (b *collectives) serveXLA(n int) server {
 }
 
 func (s *inGraph) sample(calls int) (float64, error) {
-	took, err := s.compiled.sample((calls + s.each - 1) / s.each)
-	return took / float64(s.each), err
+	each := s.each()
+	took, err := s.compiled.sample((calls + each - 1) / each)
+	return took / float64(each), err
 }
 
 func (s *inGraph) prepare(params []byte) (_ facts, err error) {
@@ -122,9 +128,7 @@ func (s *inGraph) prepare(params []byte) (_ facts, err error) {
 	}
 	in, out := s.counts()
 	s.donates = out == 0 || in == out
-	const large = 8 << 20
-	s.each = int(max(1, min(int64(s.most), large/s.Bytes)))
-	rows := slices.Repeat([]xla.Placement{xla.Shard(0, "rank")}, s.each)
+	rows := slices.Repeat([]xla.Placement{xla.Shard(0, "rank")}, s.each())
 	layout := xla.In(rows...).Gives(rows...)
 	if s.donates {
 		for i := range rows {
@@ -166,7 +170,7 @@ func (s *inGraph) refill() error {
 		s.fillInput(all[rank*in:(rank+1)*in], rank)
 	}
 	matrix := tensors.FromFlatDataAndDimensions(all, s.Ranks, in)
-	return s.put(xla.Shard(0, "rank"), slices.Repeat([]*tensors.Tensor{matrix}, s.each)...)
+	return s.put(xla.Shard(0, "rank"), slices.Repeat([]*tensors.Tensor{matrix}, s.each())...)
 }
 
 // verify checks one call with fresh inputs, and puts fresh inputs in their place.

@@ -95,17 +95,16 @@ func (g given) compare(spoil func(name string, got []float64)) Canary {
 	return c
 }
 
-// question is a part of the program of one device's canaries: what it computes, as Float64, and the right results.
+// question is a part of the program of one device's canaries: what it computes, and the right results.
 type question struct {
 	operands []*tensors.Tensor
 	compute  func(operands []*graph.Node) []*graph.Node
-	names    []string
-	want     [][]float64
+	results  []given // ask sets what the device got
 }
 
 // add adds a result.
 func (q *question) add(name string, want []float64) {
-	q.names, q.want = append(q.names, name), append(q.want, want)
+	q.results = append(q.results, given{name: name, want: want})
 }
 
 // ask has one program compute all questions: each program costs a compilation.
@@ -134,10 +133,11 @@ func ask(b *Backend, questions []question) (all []given, err error) {
 		return nil, err
 	}
 	for _, q := range questions {
-		for i, name := range q.names {
-			all = append(all, given{name, got[i], q.want[i]})
+		for i, g := range q.results {
+			g.got = got[i]
+			all = append(all, g)
 		}
-		got = got[len(q.names):]
+		got = got[len(q.results):]
 	}
 	return all, nil
 }
@@ -196,8 +196,9 @@ func kernelCanaries() question {
 // checkedCanaries checks the kernels of other packages that have a check ([Kernel.Checked]).
 func checkedCanaries() (all []question) {
 	checkedKernels.Lock()
-	defer checkedKernels.Unlock()
-	for _, k := range checkedKernels.all {
+	kernels := slices.Clone(checkedKernels.all)
+	checkedKernels.Unlock()
+	for _, k := range kernels {
 		operands, results := k.check()
 		var like []shapes.Shape
 		for _, x := range results {

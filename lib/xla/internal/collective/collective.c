@@ -86,7 +86,7 @@ static int start(void *(*thread)(void *)) {
 	return !wrong;
 }
 
-// let_go has a device's program go on, with an error or NULL.
+// let_go queues a device's program to go on, with an error or NULL. Afterwards one thread must be woken: it wakes the next.
 static void let_go(const foreign_api *api, foreign_future *future, foreign_error *error) {
 	ready *r = malloc(sizeof *r);
 	pthread_mutex_lock(&ready_lock);
@@ -117,7 +117,7 @@ static foreign_error *fail(const foreign_api *api, const char *message) {
 static void end(meeting *m, const char *failure) {
 	for (int64_t r = 0; r < m->ranks; r++)
 		if (m->futures[r]) let_go(m->api, m->futures[r], failure ? fail(m->api, failure) : NULL);
-	pthread_cond_signal(&ready_some); // that thread wakes the next one
+	pthread_cond_signal(&ready_some);
 	free(m);
 }
 

@@ -24,6 +24,9 @@ typedef struct {
 
 typedef struct { int64_t rows, columns; } tile_size;
 
+static int64_t over(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t lesser(int64_t a, int64_t b) { return a < b ? a : b; }
+
 // ahead is what is left of a block that is packed next. While the block before it is multiplied, its rows come into the
 // cache, a few with each tile: packing is otherwise as slow as memory.
 typedef struct { const char *at; int64_t row, width, rows; } ahead; // row and width in bytes
@@ -34,12 +37,12 @@ static ahead ahead_of(const array *x, int64_t row, int64_t i, int64_t j, int64_t
 }
 
 static ahead ahead_a(const matmul *w, int64_t i, int64_t bottom, int64_t x) {
-	int64_t rows = bottom - i < BLOCK_M ? bottom - i : BLOCK_M, depth = w->k - x < BLOCK_K ? w->k - x : BLOCK_K;
+	int64_t rows = lesser(bottom - i, BLOCK_M), depth = lesser(w->k - x, BLOCK_K);
 	return w->a_turned ? ahead_of(&w->a, w->m, x, i, depth, rows) : ahead_of(&w->a, w->k, i, x, rows, depth);
 }
 
 static ahead ahead_b(const matmul *w, int64_t x, int64_t j, int64_t columns) {
-	int64_t depth = w->k - x < BLOCK_K ? w->k - x : BLOCK_K;
+	int64_t depth = lesser(w->k - x, BLOCK_K);
 	return w->b_turned ? ahead_of(&w->b, w->k, j, x, columns, depth) : ahead_of(&w->b, w->n, x, j, depth, columns);
 }
 
@@ -48,8 +51,6 @@ static inline void fetch(ahead *x, int64_t rows) {
 	for (; rows > 0 && x->rows; rows--, x->rows--, x->at += x->row)
 		for (int64_t i = 0; i < x->width; i += LINE) __builtin_prefetch(x->at + i);
 }
-
-static int64_t over(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 enum { STRIPE = 64 }; // columns of a part of column sums: whole cache lines
 

@@ -117,13 +117,13 @@ static void NAME(matmul)(void *of, int64_t part, void *scratch) {
 	int64_t from = part % w->across * w->columns, to = from + w->columns < w->n ? from + w->columns : w->n;
 	int direct = w->c.type == FOREIGN_F32;
 	for (int64_t j = from; j < to; j += BLOCK_N) {
-		int64_t columns = to - j < BLOCK_N ? to - j : BLOCK_N, c_row = direct ? w->n : BLOCK_N;
+		int64_t columns = lesser(to - j, BLOCK_N), c_row = direct ? w->n : BLOCK_N;
 		float *c = direct ? (float *)w->c.data + top * w->n + j : rounded;
 		for (int64_t x = 0; x < w->k; x += BLOCK_K) {
-			int64_t depth = w->k - x < BLOCK_K ? w->k - x : BLOCK_K;
+			int64_t depth = lesser(w->k - x, BLOCK_K);
 			NAME(pack_b)(w, x, depth, j, columns, b);
 			for (int64_t i = top; i < bottom; i += BLOCK_M) {
-				int64_t rows = bottom - i < BLOCK_M ? bottom - i : BLOCK_M;
+				int64_t rows = lesser(bottom - i, BLOCK_M);
 				NAME(pack_a)(w, i, rows, x, depth, a);
 				ahead next_a = {}, next_b = {};
 				if (i + rows < bottom)
@@ -136,8 +136,7 @@ static void NAME(matmul)(void *of, int64_t part, void *scratch) {
 					for (int64_t r = 0; r < rows; r += ROWS) {
 						fetch(&next_a, rows_a), fetch(&next_b, rows_b);
 						NAME(tile)(w, depth, a + r * ROW, b + q * depth, c + (i + r - top) * c_row + q, c_row,
-							rows - r < ROWS ? rows - r : ROWS, columns - q < COLUMNS ? columns - q : COLUMNS, x > 0,
-							w->bias ? w->bias + j + q : NULL);
+							lesser(rows - r, ROWS), lesser(columns - q, COLUMNS), x > 0, w->bias ? w->bias + j + q : NULL);
 					}
 			}
 		}
