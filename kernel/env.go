@@ -34,14 +34,14 @@ func (k *Kernel) environ(completion bool) ([]string, error) {
 			return nil, fmt.Errorf("%s is not installed in %s: run `shardbook setup`", part.Name, part.Root)
 		}
 	}
-	python, tools := dirs[0], dirs[1]
+	python, tools, cells := dirs[0], dirs[1], dirs[3]
 	gopls := filepath.Join(tools, completionDir)
 	// JupyterLab's terminals have it on the PATH already.
 	path := slices.DeleteFunc(filepath.SplitList(os.Getenv("PATH")), func(dir string) bool { return dir == gopls })
 	if completion {
 		path = slices.Insert(path, 0, gopls)
 	}
-	path = slices.Insert(path, 0, filepath.Join(python, "bin"), tools)
+	path = slices.Insert(path, 0, filepath.Join(python, "bin"), tools, k.residentDir())
 	set := map[string]string{
 		"PATH":                    joinPath(path...),
 		"JUPYTER_PATH":            joinPath(filepath.Join(k.Root, "kernel", "jupyter"), os.Getenv("JUPYTER_PATH")),
@@ -52,6 +52,7 @@ func (k *Kernel) environ(completion bool) ([]string, error) {
 		"PYTHONHOME":              "",
 		"GOWORK":                  "",
 		cache.EnvDir:              k.Cache,
+		"SHARDBOOK_CELL_MODULES":  cells,
 	}
 	if p := os.Getenv(plugin.Env); strings.ContainsRune(p, filepath.Separator) {
 		abs, err := filepath.Abs(p) // a cell runs in another folder

@@ -51,7 +51,8 @@ func New(dir, cacheDir string) (*Kernel, error) {
 		python, pythonErr := k.python()
 		tools, toolsErr := k.tools()
 		modules, modulesErr := k.modules()
-		return []cache.Part{python, tools, modules}, errors.Join(pythonErr, toolsErr, modulesErr)
+		cells, cellsErr := k.cellModule()
+		return []cache.Part{python, tools, modules, cells}, errors.Join(pythonErr, toolsErr, modulesErr, cellsErr)
 	})
 	return k, nil
 }
@@ -108,7 +109,7 @@ func (k *Kernel) Setup(ctx context.Context, report Report) error {
 			return err
 		}
 	}
-	return nil
+	return k.buildCells(ctx, reportAs(report, "cells"))
 }
 
 func reportAs(report Report, part string) cache.Progress {

@@ -65,9 +65,8 @@ func (k *Kernel) tools() (cache.Part, error) {
 	}, nil
 }
 
-// modules fills Go's module cache with everything that a cell may import, since cells run with GOPROXY=off, and the
-// build cache, so that the first cell does not compile GoMLX. `go build` alone would miss modules. The part's folder is
-// in the module cache, so clearing that also removes the part.
+// modules fills Go's module cache with everything that a cell may import, since cells run with GOPROXY=off. `go build`
+// alone would miss modules. The part's folder is in the module cache, so clearing that also removes the part.
 func (k *Kernel) modules() (cache.Part, error) {
 	sums, err := os.ReadFile(filepath.Join(k.Root, "go.sum"))
 	if err != nil {
@@ -86,7 +85,7 @@ func (k *Kernel) modules() (cache.Part, error) {
 		Version: fingerprint(string(sums), string(said)),
 		Bytes:   modulesBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
-			report(0, 2, "downloading Go modules")
+			report(0, 1, "downloading Go modules")
 			// It uses a copy of go.mod and go.sum, because `download all` writes sums into go.sum, and set-up must not
 			// change the project.
 			for _, name := range []string{"go.mod", "go.sum"} {
@@ -100,17 +99,7 @@ func (k *Kernel) modules() (cache.Part, error) {
 			}
 			download := command.Command{Name: "go", Dir: k.Root, Env: ownGo,
 				Args: []string{"mod", "download", "-modfile=" + filepath.Join(dir, "go.mod"), "all"}}
-			if err := download.Run(ctx); err != nil {
-				return err
-			}
-			built := 0
-			onLine := func(pkg string) {
-				built++
-				report(1, 2, fmt.Sprintf("compiling Go packages: %d, %s", built, pkg))
-			}
-			build := command.Command{Name: "go", Args: []string{"build", "-v", "./lib/..."}, Dir: k.Root, Env: ownGo,
-				OnLine: onLine}
-			return build.Run(ctx)
+			return download.Run(ctx)
 		},
 	}, nil
 }

@@ -1,3 +1,5 @@
+//go:build !resident
+
 package plugin
 
 /*
@@ -29,6 +31,11 @@ static const char *register_kernel(const char *path, const char *name, void *han
 	register_args args = { sizeof args, name, strlen(name), handler, "cpu", 3, 0 };
 	return found->register_handler(&args) ? "it refuses the kernel" : NULL;
 }
+
+static void *symbol(const char *library, const char *name) {
+	void *handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+	return handle ? dlsym(handle, name) : NULL;
+}
 */
 import "C"
 
@@ -46,4 +53,16 @@ func RegisterKernel(p Plugin, name string, handler unsafe.Pointer) error {
 		return fmt.Errorf("kernel %q cannot be registered with plugin %q: %s", name, p.Path, C.GoString(problem))
 	}
 	return nil
+}
+
+// Symbol loads a library and returns the address of one of its functions.
+func Symbol(library, name string) (unsafe.Pointer, error) {
+	path, text := C.CString(library), C.CString(name)
+	defer C.free(unsafe.Pointer(path))
+	defer C.free(unsafe.Pointer(text))
+	at := C.symbol(path, text)
+	if at == nil {
+		return nil, fmt.Errorf("library %q cannot be loaded, or has no function %q", library, name)
+	}
+	return at, nil
 }

@@ -1,3 +1,5 @@
+//go:build !resident
+
 // Large blocks for a plugin, which stay mapped after they are freed. XLA allocates a program's buffers for every run, and
 // by default glibc gives blocks of such sizes back to the operating system, which maps and zeroes fresh pages for the
 // next run: a quarter of a training step's processor time.
@@ -25,7 +27,23 @@ enum {
 	HUGE_BLOCK = 32 << 20,   // from which it is made of huge pages, if there are any
 	HUGE_PAGE = 2 << 20,
 	PAGE = 4096,             // what plugins align to at most
+	LEAST = 6, CHUNK = 20,   // bits of the smallest of the small blocks, and of what they are cut from
 };
+
+// Memory that other processes map too (memory_share). All blocks are there, small ones also, at addresses that are used
+// once, of which there are plenty.
+#define SHARED ((size_t)1 << 40)
+static char *shared; // NULL: there is none
+static size_t shared_next;
+static uint8_t chunk_bits[SHARED >> CHUNK]; // of the small blocks in a chunk; 0: it has none
+
+// take returns the next addresses of the shared memory, or NULL if they are used up.
+static char *take(size_t size, size_t alignment) {
+	size_t start = (shared_next + alignment - 1) / alignment * alignment;
+	if (start > SHARED || size > SHARED - start) return NULL;
+	shared_next = start + size;
+	return shared + start;
+}
 
 typedef struct {
 	char *at;
@@ -42,7 +60,8 @@ static uintptr_t lowest = UINTPTR_MAX, highest; // addresses of all blocks that 
 
 // unmap removes a block that is not in use.
 static void unmap(size_t i) {
-	munmap(blocks[i].at, blocks[i].size);
+	if (shared) madvise(blocks[i].at, blocks[i].size, MADV_REMOVE);
+	else munmap(blocks[i].at, blocks[i].size);
 	unused -= blocks[i].size;
 	blocks[i] = blocks[--count];
 }
@@ -72,6 +91,12 @@ static block *map(size_t size) {
 		blocks = grown, room = more;
 	}
 	int huge = size >= HUGE_BLOCK;
+	if (shared) {
+		char *at = take(size, huge ? HUGE_PAGE : PAGE);
+		if (!at) return NULL;
+		blocks[count] = (block){at, size, 0};
+		return blocks + count++;
+	}
 	size_t extra = huge ? HUGE_PAGE : 0;
 	char *at = mmap(NULL, size + extra, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	if (at == MAP_FAILED) return NULL;
@@ -88,8 +113,39 @@ static block *map(size_t size) {
 	return blocks + count++;
 }
 
+// Small blocks of the shared memory have a power of two of bytes; free ones are in lists, with the next one's address in
+// them.
+static void *small_free[CHUNK];
+
+static void *small_block(size_t alignment, size_t size) {
+	int bits = LEAST;
+	while ((size_t)1 << bits < size || (size_t)1 << bits < alignment) bits++;
+	pthread_mutex_lock(&lock);
+	if (!small_free[bits]) {
+		char *chunk = take(1 << CHUNK, 1 << CHUNK);
+		if (chunk) chunk_bits[(chunk - shared) >> CHUNK] = bits;
+		for (size_t at = chunk ? 1 << CHUNK : 0; at > 0;) {
+			at -= (size_t)1 << bits;
+			*(void **)(chunk + at) = small_free[bits];
+			small_free[bits] = chunk + at;
+		}
+	}
+	void *found = small_free[bits];
+	if (found) small_free[bits] = *(void **)found;
+	pthread_mutex_unlock(&lock);
+	return found;
+}
+
+static void small_release(void *p, int bits) {
+	pthread_mutex_lock(&lock);
+	*(void **)p = small_free[bits];
+	small_free[bits] = p;
+	pthread_mutex_unlock(&lock);
+}
+
 static int allocate(void **to, size_t alignment, size_t size) {
-	if (size < LARGE || alignment > PAGE || size > SIZE_MAX / 2) return posix_memalign(to, alignment, size);
+	if (shared && size <= LARGE / 2 && alignment <= PAGE && (*to = small_block(alignment, size))) return 0;
+	if (size < LARGE && !shared || alignment > PAGE || size > SIZE_MAX / 2) return posix_memalign(to, alignment, size);
 	size = (size + PAGE - 1) / PAGE * PAGE;
 	pthread_mutex_lock(&lock);
 	block *best = NULL; // the smallest that is large enough, and not much larger, since it may be in use for long
@@ -116,6 +172,10 @@ static int allocate(void **to, size_t alignment, size_t size) {
 
 static void release(void *p) {
 	uintptr_t at = (uintptr_t)p;
+	if (shared && at - (uintptr_t)shared < SHARED) {
+		int bits = chunk_bits[(at - (uintptr_t)shared) >> CHUNK];
+		if (bits) return small_release(p, bits);
+	}
 	if (at % PAGE || at < __atomic_load_n(&lowest, __ATOMIC_RELAXED) || at > __atomic_load_n(&highest, __ATOMIC_RELAXED)) {
 		free(p);
 		return;
@@ -194,6 +254,21 @@ int memory_keep(void *library) {
 	return 1;
 }
 
+int memory_share(char **at, size_t *size) {
+	int fd = memfd_create("shardbook", MFD_CLOEXEC);
+	if (fd < 0) return -1;
+	void *mapped = ftruncate(fd, SHARED) ? MAP_FAILED
+		: mmap(NULL, SHARED, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+	if (mapped == MAP_FAILED) {
+		close(fd);
+		return -1;
+	}
+	lowest = (uintptr_t)mapped, highest = lowest + SHARED;
+	*at = shared = mapped;
+	*size = SHARED;
+	return fd;
+}
+
 void memory_free(void) {
 	pthread_mutex_lock(&lock);
 	shrink(0);
@@ -208,6 +283,7 @@ void memory_sizes(size_t *in_use, size_t *kept) {
 }
 #else
 int memory_keep(void *library) { return 0; }
+int memory_share(char **at, size_t *size) { return -1; }
 void memory_free(void) {}
 void memory_sizes(size_t *in_use, size_t *kept) { *in_use = *kept = 0; }
 #endif

@@ -1,3 +1,5 @@
+//go:build !resident
+
 package plugin
 
 /*
@@ -12,6 +14,8 @@ static int keep(const char *path) {
 import "C"
 
 import (
+	"errors"
+	"os"
 	"sync"
 	"unsafe"
 )
@@ -27,6 +31,18 @@ func KeepMemory(p Plugin) bool {
 		return C.keep(path) != 0
 	}))
 	return keep.(func() bool)()
+}
+
+// ShareMemory makes memory that other processes can map, in which plugins that are loaded later have all their blocks.
+// It returns its file, and the address at which this process has it. Call it once, before [KeepMemory].
+func ShareMemory() (*os.File, uintptr, error) {
+	var at *C.char
+	var size C.size_t
+	fd := C.memory_share(&at, &size)
+	if fd < 0 {
+		return nil, 0, errors.New("this system has no memory that processes can share (memfd_create)")
+	}
+	return os.NewFile(uintptr(fd), "shared memory"), uintptr(unsafe.Pointer(at)), nil
 }
 
 // FreeMemory returns the memory that is kept and not in use to the operating system.

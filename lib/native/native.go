@@ -19,11 +19,13 @@ import (
 	"unsafe"
 
 	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/xla/foreign"
 )
 
 // Library is a compiled source. It stays loaded until the process ends, because bound functions, XLA programs and
 // threads may use it at any time. Its methods may be called from several goroutines.
 type Library struct {
+	path   string
 	handle unsafe.Pointer
 	bound  []*binding
 }
@@ -87,7 +89,7 @@ func load(in language, source string, options []Option) (*Library, error) {
 		return nil, fmt.Errorf("native: the compiled source cannot be loaded: %w; if a symbol is undefined, define "+
 			"it, or name its library in Flags", err)
 	}
-	l := &Library{handle: handle, bound: c.bound}
+	l := &Library{path: path, handle: handle, bound: c.bound}
 	for i, b := range l.bound {
 		if b.call, err = l.Symbol(callName(i)); err != nil {
 			return nil, err
@@ -106,6 +108,7 @@ func (l *Library) Symbol(name string) (unsafe.Pointer, error) {
 	if address == nil {
 		return nil, fmt.Errorf("native: the source has no symbol %q: define it, and not as static", name)
 	}
+	foreign.Located(address, l.path, name)
 	return address, nil
 }
 
@@ -131,8 +134,8 @@ func (l *Library) Kernel(name string) (*xla.Kernel, error) {
 		if b.name != name {
 			continue
 		}
-		handler := symbol(l.handle, kernelName(i))
-		if handler == nil {
+		handler, err := l.Symbol(kernelName(i))
+		if err != nil {
 			return nil, fmt.Errorf("native: XLA cannot call %s, a %v: want a function in C of slices "+
 				"and numbers, with no result but an error", name, b.variable.Type())
 		}

@@ -1,3 +1,5 @@
+//go:build !resident
+
 package xla
 
 import (
@@ -10,25 +12,6 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 )
-
-// Canary is a small computation that was run on the devices when the backend was opened, and compared with plain Go.
-// Its numbers are small integers and halves, exact in every type and order of summation, so the results must be equal.
-type Canary struct {
-	Name  string // what was computed
-	Wrong int    // the number of wrong values
-	Of    int    // the number of values
-}
-
-// OK reports whether all values were right.
-func (c Canary) OK() bool { return c.Wrong == 0 }
-
-// String returns what was computed and whether it was right.
-func (c Canary) String() string {
-	if c.OK() {
-		return c.Name + ": right"
-	}
-	return fmt.Sprintf("%s: %d of %d values wrong", c.Name, c.Wrong, c.Of)
-}
 
 // canarySide is the side of the canaries' matrices. XLA passes matmuls of this size and larger to the libraries whose
 // fusions have been wrong.

@@ -96,9 +96,7 @@ func (k *Kernel) knownTo(b *Backend) bool {
 	if b.info.Platform != plugin.CPU {
 		return false
 	}
-	tell, _ := k.at.LoadOrStore(b.plugin.Path, sync.OnceValue(func() bool {
-		return plugin.RegisterKernel(b.plugin, k.name, k.handler) == nil
-	}))
+	tell, _ := k.at.LoadOrStore(b.info.Plugin, sync.OnceValue(func() bool { return b.owner.register(k) == nil }))
 	return tell.(func() bool)()
 }
 

@@ -83,11 +83,7 @@ func (b *builder) Compile() (compute.Executable, error) {
 	if b.calls == 0 {
 		return e, nil
 	}
-	h, err := e.optimized()
-	if err == nil {
-		err = h.met()
-	}
-	if err != nil {
+	if err := e.met(); err != nil {
 		e.Finalize()
 		return nil, err
 	}

@@ -1,3 +1,5 @@
+//go:build !resident
+
 package xla
 
 // moved returns the bytes that one run of an instruction must move: what it reads of its operands and writes of its

@@ -5,7 +5,6 @@ import (
 	"os"
 	"strconv"
 
-	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/internal/plugin"
 )
 
@@ -97,13 +96,6 @@ func ReturnMemory() Option {
 	return func(c *config) { c.giveBack = true }
 }
 
-// FreeMemory returns the memory of buffers that are free to the operating system, as debug.FreeOSMemory does for Go's.
-func FreeMemory() { plugin.FreeMemory() }
-
-// KeptMemory returns the bytes of the large buffers of XLA on CPUs that are in use, and of the free ones that the
-// process keeps.
-func KeptMemory() (used, unused int) { return plugin.Memory() }
-
 // newConfig combines options, environment and defaults.
 func newConfig(options []Option) (config, error) {
 	var c config
@@ -142,13 +134,8 @@ func newConfig(options []Option) (config, error) {
 			return c, fmt.Errorf("%s=%q: set it to %q, or to nothing to %s", s.env, text, s.word, s.otherwise)
 		}
 	}
-	var err error
-	c.cacheDir, err = cache.Dir(c.cacheDir)
-	return c, err
+	return c, nil
 }
-
-// report prints the progress of the installation of a plugin.
-func report(_, _ int, what string) { fmt.Fprintln(os.Stderr, "shardbook:", what) }
 
 func checkDevices(n int, source string) error {
 	if n < 1 || n > MaxDevices {

@@ -3,24 +3,18 @@ package xla
 import (
 	"cmp"
 	"errors"
-	"fmt"
 	"slices"
 	"time"
-
-	"github.com/shardbook/shardbook/internal/plugin"
 )
-
-// ErrNoProfiler is wrapped by the error of Profile if the plugin has no profiler, like XLA's for CPUs.
-var ErrNoProfiler = plugin.ErrNoProfiler
 
 // Profile is a recording of XLA's profiler.
 type Profile struct{ events []event }
 
 // event took time on a device, or in XLA's code on the host.
 type event struct {
-	device            bool
-	module, operation string // what it is part of, as in [Operation]; "" if XLA does not say
-	duration          time.Duration
+	Device            bool
+	Module, Operation string // what it is part of, as in [Operation]; "" if XLA does not say
+	Duration          time.Duration
 }
 
 // Profile runs f and records all that runs in the process meanwhile with XLA's profiler. It records one profile at a
@@ -33,15 +27,11 @@ func (b *Backend) Profile(f func() error) (*Profile, error) {
 	if f == nil {
 		return nil, errors.New("the function to profile is nil: give one")
 	}
-	space, err := plugin.Record(b.plugin, f)
+	events, err := b.owner.record(f)
 	if err != nil {
 		return nil, err
 	}
-	p, err := readSpace(space)
-	if err != nil {
-		return nil, fmt.Errorf("reading the profile of plugin %q: %w", b.plugin.Path, err)
-	}
-	return p, nil
+	return &Profile{events}, nil
 }
 
 // OperationTime is the total time of the events of one operation, on all devices.
@@ -54,21 +44,21 @@ type OperationTime struct {
 // Operations returns the total time of each operation, the longest first. If devices have events of operations, those
 // of the host, which launches them, are left out. A loop's time includes its body's, if XLA has an event for the loop.
 func (p *Profile) Operations() []OperationTime {
-	ofDevices := slices.ContainsFunc(p.events, func(e event) bool { return e.device && e.operation != "" })
+	ofDevices := slices.ContainsFunc(p.events, func(e event) bool { return e.Device && e.Operation != "" })
 	at := map[[2]string]int{}
 	var all []OperationTime
 	for _, e := range p.events {
-		if e.operation == "" || ofDevices && !e.device {
+		if e.Operation == "" || ofDevices && !e.Device {
 			continue
 		}
-		key := [2]string{e.module, e.operation}
+		key := [2]string{e.Module, e.Operation}
 		i, seen := at[key]
 		if !seen {
 			i = len(all)
-			at[key], all = i, append(all, OperationTime{Module: e.module, Name: e.operation})
+			at[key], all = i, append(all, OperationTime{Module: e.Module, Name: e.Operation})
 		}
 		all[i].Events++
-		all[i].Total += e.duration
+		all[i].Total += e.Duration
 	}
 	slices.SortStableFunc(all, func(a, b OperationTime) int { return cmp.Compare(b.Total, a.Total) })
 	return all

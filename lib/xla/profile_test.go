@@ -56,7 +56,7 @@ func TestProfileJoinsOperations(t *testing.T) {
 	mesh := must.Get(b.Mesh(Axis("data", 1)))(t)
 	p := must.Get(Compile(mesh, mlp, In(Replicated()).Gives(Replicated())))(t)
 	defer p.Close()
-	with := &Backend{Backend: b.Backend, plugin: profilerPlugin(t, mlpSpace(t))}
+	with := &Backend{Backend: b.Backend, owner: owner{plugin: profilerPlugin(t, mlpSpace(t))}}
 	const runs = 2 // as the profile has
 	profile := must.Get(with.Profile(func() error {
 		for range runs {

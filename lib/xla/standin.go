@@ -2,6 +2,7 @@ package xla
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -53,6 +54,16 @@ func (n *numbered[T]) at(number int) (value T, ok bool) {
 		return value, false
 	}
 	return n.all[number], true
+}
+
+// find returns the first value of which is is true, or the zero value.
+func (n *numbered[T]) find(is func(T) bool) (none T) {
+	n.lock.Lock()
+	defer n.lock.Unlock()
+	if i := slices.IndexFunc(n.all, is); i >= 0 {
+		return n.all[i]
+	}
+	return none
 }
 
 // named returns the value that a name stands for. "_" and a suffix that makes the name unique may follow the number.

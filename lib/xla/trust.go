@@ -1,3 +1,5 @@
+//go:build !resident
+
 package xla
 
 import (

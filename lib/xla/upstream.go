@@ -36,16 +36,6 @@ var (
 
 	graphScalars = kindOf[graph.Graph]("scalars", reflect.Map)
 	nodeInputs   = kindOf[graph.Node]("inputs", reflect.Interface)
-
-	loadedInfo  = kindOf[pjrt.LoadedExecutable]("executable", reflect.Pointer)
-	infoWrapper = kindOf[pjrt.Executable]("wrapper", reflect.Pointer)
-	wrapperC    = pointerField(infoWrapper.Type.Elem(), "c")
-
-	backendClient = field[goxla.Backend, *pjrt.Client]("client")
-	clientPlugin  = field[pjrt.Client, *pjrt.Plugin]("plugin")
-	clientWrapper = kindOf[pjrt.Client]("client", reflect.Pointer)
-	clientC       = pointerField(clientWrapper.Type.Elem(), "c")
-	pluginAPI     = kindOf[pjrt.Plugin]("api", reflect.Pointer)
 )
 
 // Operations that go-xla can write but has no function for, by number.
@@ -77,10 +67,6 @@ func kindOf[Owner any](name string, kind reflect.Kind) reflect.StructField {
 	return fieldOf(reflect.TypeFor[Owner](), name, func(t reflect.Type) bool { return t.Kind() == kind })
 }
 
-func pointerField(owner reflect.Type, name string) reflect.StructField {
-	return fieldOf(owner, name, func(t reflect.Type) bool { return t.Kind() == reflect.Pointer })
-}
-
 func fieldOf(owner reflect.Type, name string, right func(reflect.Type) bool) reflect.StructField {
 	f, found := owner.FieldByName(name)
 	if !found || !right(f.Type) {
@@ -102,32 +88,6 @@ func loadedExecutable(e compute.Executable) *pjrt.LoadedExecutable {
 
 // pjrtBuffer returns PJRT's buffer inside go-xla's.
 func pjrtBuffer(b compute.Buffer) *pjrt.Buffer { return *bufferPJRT.of(b.(*goxla.Buffer)) }
-
-// pointerIn returns the pointer in a field of a struct.
-func pointerIn(owner unsafe.Pointer, f reflect.StructField) *unsafe.Pointer {
-	return (*unsafe.Pointer)(unsafe.Add(owner, f.Offset))
-}
-
-// clientHandle returns the C pointer (PJRT_Client*) of go-xla's backend. It is valid until the backend is closed.
-func clientHandle(b *goxla.Backend) unsafe.Pointer {
-	return *pointerIn(*pointerIn(unsafe.Pointer(*backendClient.of(b)), clientWrapper), clientC)
-}
-
-// replaceTable has go-xla call another table of the plugin's functions (PJRT_Api*) for this backend alone.
-func replaceTable(b *goxla.Backend, by func(table unsafe.Pointer) unsafe.Pointer) {
-	its := clientPlugin.of(*backendClient.of(b))
-	own := **its
-	table := pointerIn(unsafe.Pointer(&own), pluginAPI)
-	*table = by(*table)
-	*its = &own
-}
-
-// executableHandle returns the C pointer (PJRT_Executable*) of a compiled program.
-// It is valid while e is.
-func executableHandle(e compute.Executable) unsafe.Pointer {
-	info := *pointerIn(unsafe.Pointer(loadedExecutable(e)), loadedInfo)
-	return *pointerIn(*pointerIn(info, infoWrapper), wrapperC)
-}
 
 // hloFunction returns the StableHLO function inside go-xla's.
 func hloFunction(f compute.Function) *stablehlo.Function { return *functionFn.of(f.(*goxla.Function)) }

@@ -1,3 +1,5 @@
+//go:build !resident
+
 package xla
 
 import (
@@ -111,7 +113,7 @@ func (r *reader) plane(plane []byte) (events []event) {
 	}
 	kinds := map[uint64]event{} // what events of a kind have in common
 	for key, value := range r.entries(parts[4]) {
-		kind := event{device: device}
+		kind := event{Device: device}
 		for number, f := range value {
 			if number == 5 {
 				r.stat(&kind, f.bytes, texts)
@@ -123,7 +125,7 @@ func (r *reader) plane(plane []byte) (events []event) {
 		for number, f := range r.fields(line) {
 			if number == 4 {
 				e := r.event(f.bytes, kinds, texts)
-				e.device = device
+				e.Device = device
 				events = append(events, e)
 			}
 		}
@@ -148,7 +150,7 @@ func (r *reader) event(message []byte, kinds map[uint64]event, texts map[uint64]
 		r.err = errors.New("an event ends before it starts")
 	}
 	e := kinds[kind]
-	e.duration = time.Duration(picoseconds / 1000)
+	e.Duration = time.Duration(picoseconds / 1000)
 	for _, stat := range stats { // the event's own override its kind's
 		r.stat(&e, stat, texts)
 	}
@@ -170,8 +172,8 @@ func (r *reader) stat(e *event, message []byte, texts map[uint64]string) {
 	}
 	switch name {
 	case "hlo_op":
-		e.operation = value
+		e.Operation = value
 	case "hlo_module":
-		e.module = value
+		e.Module = value
 	}
 }

@@ -1,3 +1,5 @@
+//go:build !resident
+
 // Attention on a CPU, called from XLA's programs. The loops are in tile.h. This file has what does not depend on the
 // instruction set: the queries and keys of a tile, and masks.
 #include <math.h>

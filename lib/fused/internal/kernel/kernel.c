@@ -1,3 +1,5 @@
+//go:build !resident
+
 // What surrounds the matmuls of a Transformer, on a CPU: each operation and its gradient in one pass over the rows. Called
 // from XLA's programs. The loops are in loops.h; this file has the operands of each kernel and the division into parts.
 #include <math.h>

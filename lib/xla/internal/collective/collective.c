@@ -1,3 +1,5 @@
+//go:build !resident
+
 // Collectives between the devices of a process, called from XLA's programs. This file has how devices meet and go on;
 // move.h has what is done with their arrays.
 //

@@ -1,3 +1,5 @@
+//go:build !resident
+
 // Matmuls and column sums on a CPU, called from XLA's programs. The loops are in tile.h. This file has what does not
 // depend on the instruction set: the operands of a call, and its division into parts for XLA's threads.
 #include <math.h>

@@ -1,0 +1,20 @@
+// Package plugin finds or installs the PJRT plugin, the shared library that contains XLA, and checks it before it is
+// loaded.
+//
+// It searches an explicit path, go-xla's own folders and the project's cache, in this order. If there is no plugin, it
+// installs a pinned CPU plugin with a known hash into the cache: the first of several that is available. go-xla's own
+// release has no known hash and is installed only on request.
+package plugin
+
+// Env names the environment variable that chooses the plugin: a path, one of the platforms "cpu" and "cuda", or
+// "go-xla" for go-xla's own release for CPUs, whose download cannot be verified.
+const Env = "SHARDBOOK_PLUGIN"
+
+// Platform is the kind of device that a plugin drives.
+type Platform string
+
+// The platforms that shardbook knows.
+const (
+	CPU  Platform = "cpu"
+	CUDA Platform = "cuda"
+)

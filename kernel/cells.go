@@ -1,0 +1,157 @@
+package kernel
+
+import (
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"strings"
+
+	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/command"
+)
+
+// Cells are built with the tag "resident": their devices are in a process beside the notebook's kernel (kernel/resident).
+// So they need no cgo, no XLA and none of its protocol buffers, which is most of what their programs would link.
+
+// standIns are the packages of go-xla that cells have another form of, by their folders in go-xla.
+//
+//go:embed goxla
+var standIns embed.FS
+
+// goXLA is the module's path.
+const goXLA = "github.com/gomlx/go-xla"
+
+// cellModule makes a copy of go-xla's module for cells: of what writes programs, with the stand-ins in place of what
+// calls XLA.
+func (k *Kernel) cellModule() (cache.Part, error) {
+	main, err := os.ReadFile(filepath.Join(k.Root, "go.mod"))
+	if err != nil {
+		return cache.Part{}, err
+	}
+	texts := []string{moduleLine(string(main), goXLA), k.Root}
+	err = fs.WalkDir(standIns, "goxla", func(name string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		text, err := standIns.ReadFile(name)
+		texts = append(texts, name, string(text))
+		return err
+	})
+	return cache.Part{
+		Root: k.Cache, Name: "cells", Version: fingerprint(texts...), Bytes: 10e6,
+		Install: func(ctx context.Context, dir string, report cache.Progress) error {
+			report(0, 1, "preparing go-xla for cells")
+			where := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", goXLA)
+			where.Dir, where.Env = k.Root, append(os.Environ(), ownGo...)
+			from, err := where.Output()
+			if err != nil {
+				return fmt.Errorf("finding %s: %w", goXLA, err)
+			}
+			// It requires nothing: in a workspace the project's go.mod says which versions are used.
+			mod := fmt.Sprintf("module %s\n\ngo %s\n", goXLA, goLine(k.Root))
+			if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o644); err != nil {
+				return err
+			}
+			return copyForCells(os.DirFS(strings.TrimSpace(string(from))), dir)
+		},
+	}, err
+}
+
+// copyForCells copies what cells need of go-xla's module.
+func copyForCells(from fs.FS, to string) error {
+	return errors.Join(
+		copyFiles(from, "compute/xla", to, "*.go"),
+		copyFiles(from, "stablehlo", to, "*.go"),
+		copyFiles(from, "types", to, "*.go", "*/*.go"),
+		copyFiles(from, "internal", to, "utils/*.go", "optypes/*.go", "shapeinference/*.go"),
+		copyFiles(must(fs.Sub(standIns, "goxla")), ".", to, "*/*.go"),
+	)
+}
+
+func must(f fs.FS, err error) fs.FS {
+	if err != nil {
+		panic(err)
+	}
+	return f
+}
+
+// copyFiles copies the files of a folder that match patterns, except tests.
+func copyFiles(from fs.FS, folder, to string, patterns ...string) error {
+	for _, pattern := range patterns {
+		names, err := fs.Glob(from, path.Join(folder, pattern))
+		if err != nil || len(names) == 0 {
+			return errors.Join(err, fmt.Errorf("go-xla has no %s/%s", folder, pattern))
+		}
+		for _, name := range names {
+			if strings.HasSuffix(name, "_test.go") {
+				continue
+			}
+			text, err := fs.ReadFile(from, name)
+			if err != nil {
+				return err
+			}
+			target := filepath.Join(to, filepath.FromSlash(name))
+			if err := os.MkdirAll(filepath.Dir(target), 0o755); err != nil {
+				return err
+			}
+			if err := os.WriteFile(target, text, 0o644); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// residentDir is the folder of the program with the processes beside kernels, which is this checkout's own.
+func (k *Kernel) residentDir() string { return filepath.Join(k.Cache, "resident", fingerprint(k.Root)) }
+
+// buildCells compiles what cells link, and the program with the processes beside kernels. Nothing is compiled if
+// nothing has changed.
+func (k *Kernel) buildCells(ctx context.Context, report cache.Progress) error {
+	built := 0
+	onLine := func(pkg string) {
+		built++
+		report(0, 0, fmt.Sprintf("compiling Go packages: %d, %s", built, pkg))
+	}
+	main := command.Command{Name: "go", Args: []string{"build", "-v", "-o",
+		filepath.Join(k.residentDir(), "shardbook-resident"), "./kernel/resident"}, Dir: k.Root, Env: ownGo, OnLine: onLine}
+	if err := main.Run(ctx); err != nil {
+		return err
+	}
+	part, err := k.cellModule()
+	if err != nil {
+		return err
+	}
+	module, ok := part.Installed()
+	if !ok {
+		return nil
+	}
+	work := filepath.Join(k.residentDir(), "go.work")
+	text := fmt.Sprintf("go %s\n\nuse (\n\t%q\n\t%q\n)\n", goLine(k.Root), k.Root, module)
+	if err := os.WriteFile(work, []byte(text), 0o644); err != nil {
+		return err
+	}
+	cells := command.Command{Name: "go", Args: []string{"build", "-v", "-tags=" + CellTags, "./lib/..."}, Dir: k.Root,
+		Env: []string{"GOWORK=" + work, "GOFLAGS=-buildvcs=false", "GOPROXY=off"}, OnLine: onLine}
+	return cells.Run(ctx)
+}
+
+// CellTags are the build tags of cells. The last two keep cgo out of the standard library.
+const CellTags = "resident,netgo,osusergo"
+
+// goLine returns the version in the project's go.mod.
+func goLine(root string) string {
+	text, _ := os.ReadFile(filepath.Join(root, "go.mod"))
+	for line := range strings.Lines(string(text)) {
+		if version, ok := strings.CutPrefix(line, "go "); ok {
+			return strings.TrimSpace(version)
+		}
+	}
+	return "1.26"
+}

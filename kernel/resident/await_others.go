@@ -1,0 +1,5 @@
+//go:build !linux
+
+package main
+
+func awaitEnd(parent int) { pollEnd(parent) }

@@ -1,0 +1,113 @@
+package resident
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Env names the environment variable with the socket of the notebook's process. Package kernel sets it.
+const Env = "SHARDBOOK_RESIDENT"
+
+// Start asks the notebook's process for a process with devices.
+type Start struct {
+	Env []string // variables that it depends on, as "NAME=value"
+}
+
+// Started answers Start.
+type Started struct {
+	Socket string
+	Notes  []string // what the user should know: processes that have ended, and what was lost
+}
+
+// Why asks why a process with devices has ended.
+type Why struct{ Socket string }
+
+// Because answers Why.
+type Because struct{ Text string }
+
+// Notebook returns the connection of this cell to its notebook's process.
+var Notebook = sync.OnceValues(func() (*Conn, error) {
+	path := os.Getenv(Env)
+	if path == "" {
+		return nil, fmt.Errorf("this program was built for a notebook's kernel, but %s is not set: run it as a cell, or "+
+			"build it without the tag \"resident\"", Env)
+	}
+	c, err := Dial(path)
+	if err != nil {
+		return nil, fmt.Errorf("the notebook's process does not answer: %w; restart the kernel", err)
+	}
+	return c, nil
+})
+
+// relevant reports whether a process with devices depends on an environment variable.
+func relevant(variable string) bool {
+	name, _, _ := strings.Cut(variable, "=")
+	switch name {
+	case Env, "SHARDBOOK_PARAMS":
+		return false
+	case "GLIBC_TUNABLES", "NPROC", "OMP_NUM_THREADS":
+		return true
+	}
+	for _, prefix := range []string{"XLA_", "SHARDBOOK_", "PJRT_", "TF_", "CUDA_", "NVIDIA_"} {
+		if strings.HasPrefix(name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+var devices struct {
+	sync.Mutex
+	conn *Conn
+}
+
+// Devices returns the connection of this cell to the process with the devices. It is started with the environment that
+// the first call finds, as XLA reads it once.
+func Devices(context.Context) (*Conn, error) {
+	devices.Lock()
+	defer devices.Unlock()
+	if devices.conn != nil {
+		return devices.conn, nil
+	}
+	notebook, err := Notebook()
+	if err != nil {
+		return nil, err
+	}
+	var start Start
+	for _, variable := range os.Environ() {
+		if relevant(variable) {
+			start.Env = append(start.Env, variable)
+		}
+	}
+	started, err := Call[Started](notebook, start)
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range started.Notes {
+		fmt.Println(note)
+	}
+	because := func(err error) error { return why(notebook, started.Socket, err) }
+	c, err := dial(started.Socket, because)
+	if err != nil {
+		return nil, fmt.Errorf("the process with the devices does not answer: %w", because(err))
+	}
+	devices.conn = c
+	return c, nil
+}
+
+// why returns the reason for which a process has ended, if it has.
+func why(notebook *Conn, socket string, err error) error {
+	because, problem := Call[Because](notebook, Why{socket})
+	if problem != nil || because.Text == "" {
+		return err
+	}
+	return fmt.Errorf("%w: %w", ErrGone, errors.New(because.Text))
+}
+
+// Unrelated returns the variables of an environment on which no process with devices depends.
+func Unrelated(env []string) []string { return slices.DeleteFunc(slices.Clone(env), relevant) }

@@ -1,0 +1,163 @@
+//go:build !resident
+
+package xla
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"unsafe"
+
+	goxla "github.com/gomlx/go-xla/compute/xla"
+	"github.com/gomlx/go-xla/pjrt"
+
+	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/plugin"
+)
+
+// owner has the devices of a backend: the plugin's client in this process.
+type owner struct {
+	plugin plugin.Plugin
+	client unsafe.Pointer // PJRT_Client*
+}
+
+// forget is called when the backend is closed.
+func (o owner) forget() { plugin.ForgetClient(o.client) }
+
+// register makes a kernel callable.
+func (o owner) register(k *Kernel) error { return plugin.RegisterKernel(o.plugin, k.name, k.handler) }
+
+// record runs f while XLA's profiler records.
+func (o owner) record(f func() error) ([]event, error) {
+	space, err := plugin.Record(o.plugin, f)
+	if err != nil {
+		return nil, err
+	}
+	p, err := readSpace(space)
+	if err != nil {
+		return nil, fmt.Errorf("reading the profile of plugin %q: %w", o.plugin.Path, err)
+	}
+	return p.events, nil
+}
+
+// ErrNoProfiler is wrapped by the error of Profile if the plugin has no profiler, like XLA's for CPUs.
+var ErrNoProfiler = plugin.ErrNoProfiler
+
+// FreeMemory returns the memory of buffers that are free to the operating system, as debug.FreeOSMemory does for Go's.
+func FreeMemory() { plugin.FreeMemory() }
+
+// KeptMemory returns the bytes of the large buffers of XLA on CPUs that are in use, and of the free ones that the
+// process keeps.
+func KeptMemory() (used, unused int) { return plugin.Memory() }
+
+// open opens the devices in this process.
+func (c config) open(ctx context.Context) (*Backend, error) {
+	var err error
+	if c.cacheDir, err = cache.Dir(c.cacheDir); err != nil {
+		return nil, err
+	}
+	found, err := plugin.Ensure(ctx, c.plugin, c.cacheDir, report)
+	if err != nil {
+		return nil, err
+	}
+	client, err := c.clientOptions(ctx, &found)
+	if err != nil {
+		return nil, err
+	}
+	api, err := plugin.Load(found)
+	if err != nil {
+		return nil, err
+	}
+	if !c.giveBack && found.Platform == plugin.CPU {
+		plugin.KeepMemory(found)
+	}
+	tameGoXLA()
+	found.FindCUDA()
+	inner, err := goxla.NewWithOptions(found.Path, client)
+	if err != nil {
+		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
+	}
+	inner.DotGeneralUseTF32 = c.tf32 && found.Platform == plugin.CUDA // go-xla's default is true
+	n := inner.NumDevices()
+	own := owner{plugin: found, client: clientHandle(inner)}
+	b := &Backend{Backend: inner, owner: own, ledger: newLedger(n),
+		kernels: !c.noKernels && found.Platform == plugin.CPU,
+		info: Info{Devices: n, Platform: found.Platform, Plugin: found.Path, Source: found.Source,
+			API: api.String()}}
+	replaceTable(inner, func(table unsafe.Pointer) unsafe.Pointer { return plugin.CompileThrough(table, own.client) })
+	if c.devices != 0 && b.info.Devices != c.devices {
+		b.Close()
+		return nil, fmt.Errorf("plugin %q has %d devices, but %d were asked for: ask for that many", found.Path,
+			b.info.Devices, c.devices)
+	}
+	if err := b.check(c); err != nil {
+		b.Close()
+		return nil, fmt.Errorf("plugin %q is refused (with XLA_FLAGS=%q): %w; unset XLA_FLAGS, or set "+
+			"%s to another plugin", found.Path, os.Getenv("XLA_FLAGS"), err, plugin.Env)
+	}
+	plugin.KeepExecutables(own.client, b.executables(c)) // only now, so that canaries are compiled each time
+	b.ledger = newLedger(b.info.Devices)                 // without the canaries' buffers
+	return b, nil
+}
+
+// tameGoXLA turns off go-xla's downloads of plugins, and its warning about NVIDIA's libraries, which it does not look
+// for where pip installs them and the plugin finds them. Both affect the process.
+var tameGoXLA = sync.OnceFunc(func() {
+	goxla.EnableAutoInstall(false)
+	os.Setenv("GOPJRT_CUDA_CHECKS", "0")
+})
+
+// clientOptions returns the plugin's device options. If there are too few GPUs and no plugin was chosen, it chooses the
+// CPU.
+func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.NamedValuesMap, error) {
+	if p.Platform == plugin.CPU {
+		return pjrt.NamedValuesMap{"cpu_device_count": int64(cmp.Or(c.devices, DefaultDevices))}, nil
+	}
+	gpus := plugin.GPUs()
+	if c.devices > gpus && c.plugin == "" {
+		cpu, err := plugin.Ensure(ctx, string(plugin.CPU), c.cacheDir, report)
+		if err != nil {
+			return nil, err
+		}
+		*p = cpu
+		return c.clientOptions(ctx, p)
+	}
+	if c.devices > gpus {
+		return nil, fmt.Errorf("%w: %d devices asked for, but this machine has %d GPUs: ask for fewer, or "+
+			"for the CPU (%s=cpu)", ErrTooFew, c.devices, gpus, plugin.Env)
+	}
+	if c.devices == 0 {
+		return nil, nil
+	}
+	visible := make([]int64, c.devices)
+	for i := range visible {
+		visible[i] = int64(i)
+	}
+	return pjrt.NamedValuesMap{"visible_devices": visible}, nil
+}
+
+// report prints the progress of the installation of a plugin.
+func report(_, _ int, what string) { fmt.Fprintln(os.Stderr, "shardbook:", what) }
+
+// executableBytes limits the size of compiled programs in the cache folder.
+const executableBytes = 2 << 30
+
+// executables returns the cache of compiled programs, or nil if they are not cached: only XLA's machine code for CPUs
+// is known to load, and XLA writes what --xla_dump_to asks for only when it compiles.
+func (b *Backend) executables(c config) *plugin.Executables {
+	if c.afresh || b.info.Platform != plugin.CPU || strings.Contains(os.Getenv("XLA_FLAGS"), "--xla_dump") {
+		return nil
+	}
+	// The code depends on the number of threads.
+	threads := fmt.Sprint(runtime.NumCPU(), os.Getenv("NPROC"), os.Getenv("PJRT_NPROC"))
+	return &plugin.Executables{
+		Folder: filepath.Join(c.cacheDir, "executables"),
+		Limit:  executableBytes,
+		Key:    strings.Join([]string{"1", b.codeKey(), threads}, " "),
+	}
+}

@@ -1,0 +1,28 @@
+package xla
+
+// What a cell asks of the process that has its devices besides the requests of lib/resident.
+
+type (
+	// askCollectives asks for a program's collectives; the answer is collectivesAre.
+	askCollectives struct{ Program uint64 }
+	collectivesAre struct{ All []between }
+
+	// askOperations asks for a program's operations; the answer is operationsAre.
+	askOperations struct{ Program uint64 }
+	operationsAre struct{ All []Operation }
+
+	// askMet has the collectives by kernels checked.
+	askMet struct{ Program uint64 }
+
+	// startProfile starts XLA's profiler, and endProfile ends it; the answer is profileIs.
+	startProfile struct{ Client uint64 }
+	endProfile   struct{ Client uint64 }
+	profileIs    struct {
+		Events     []event
+		NoProfiler bool
+	}
+
+	// askMemory asks what the process keeps, after it has freed what is unused; the answer is memoryIs.
+	askMemory struct{ Free bool }
+	memoryIs  struct{ Used, Unused int }
+)
