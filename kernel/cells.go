@@ -142,6 +142,13 @@ func (k *Kernel) buildCells(ctx context.Context, report cache.Progress) error {
 	return cells.Run(ctx)
 }
 
+// The environment of kernels (kernel/resident reads it): the folder of the module that replaces go-xla, and that cells
+// have their devices in their own processes, with nothing beside the kernel.
+const (
+	envModules = "SHARDBOOK_CELL_MODULES"
+	InProcess  = "SHARDBOOK_IN_PROCESS=1"
+)
+
 // CellTags are the build tags of cells. The last two keep cgo out of the standard library.
 const CellTags = "resident,netgo,osusergo"
 

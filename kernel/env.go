@@ -52,7 +52,7 @@ func (k *Kernel) environ(completion bool) ([]string, error) {
 		"PYTHONHOME":              "",
 		"GOWORK":                  "",
 		cache.EnvDir:              k.Cache,
-		"SHARDBOOK_CELL_MODULES":  cells,
+		envModules:                cells,
 	}
 	if p := os.Getenv(plugin.Env); strings.ContainsRune(p, filepath.Separator) {
 		abs, err := filepath.Abs(p) // a cell runs in another folder

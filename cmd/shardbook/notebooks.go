@@ -190,10 +190,11 @@ func (p *progress) done() {
 
 func notebooksCommand() *cobra.Command {
 	var (
-		out     string
-		update  bool
-		params  []string
-		timeout time.Duration
+		out       string
+		update    bool
+		inProcess bool
+		params    []string
+		timeout   time.Duration
 	)
 	cmd := &cobra.Command{
 		Use:   "notebooks [NAME…]",
@@ -213,6 +214,9 @@ func notebooksCommand() *cobra.Command {
 			env, err := paramEnv(paths, params)
 			if err != nil {
 				return err
+			}
+			if inProcess {
+				env = append(env, kernel.InProcess)
 			}
 			if err := setUp(cmd.Context(), k); err != nil {
 				return err
@@ -238,6 +242,8 @@ func notebooksCommand() *cobra.Command {
 	}
 	cmd.Flags().StringVar(&out, "out", "", "folder for the executed notebooks and their self-contained HTML")
 	cmd.Flags().BoolVar(&update, "update", false, "write the new outputs into the notebooks themselves")
+	cmd.Flags().BoolVar(&inProcess, "in-process", false,
+		"open devices in each cell's own process, not in one beside the kernel that lives as long as it does")
 	cmd.Flags().StringArrayVar(&params, "set", nil, "set a parameter that a cell reads with notebook.Param: NAME=VALUE")
 	cmd.MarkFlagsMutuallyExclusive("out", "update")
 	cmd.Flags().DurationVar(&timeout, "timeout", kernel.DefaultCellTimeout, "longest time for one cell")

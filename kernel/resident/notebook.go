@@ -23,10 +23,13 @@ func serveNotebook() error {
 	}
 	folder := filepath.Dir(socket.Addr().String())
 	defer os.RemoveAll(folder)
-	n := &notebook{folder: folder, processes: map[string]*process{}}
+	n := &notebook{folder: folder, processes: map[string]*process{}, values: map[string]*kept{}}
 	s := &resident.Server{}
 	resident.Handle(s, n.start)
 	resident.Handle(s, n.why)
+	resident.Handle(s, n.put)
+	resident.Handle(s, n.get)
+	resident.Handle(s, n.names)
 	go func() {
 		awaitEnd(kernel)
 		socket.Close()
@@ -42,6 +45,7 @@ type notebook struct {
 	processes map[string]*process // with devices, by the environment that they depend on
 	all       []*process          // also those that have ended
 	notes     []string            // for the next cell
+	values    map[string]*kept    // by name
 }
 
 // process is a process with devices.
@@ -95,7 +99,11 @@ func (n *notebook) run(key string, env []string) (*process, error) {
 		defer n.mu.Unlock()
 		delete(n.processes, key)
 		p.why = ending(cmd, err, said.lastLine())
-		n.notes = append(n.notes, "The devices were opened anew, because "+p.why+".")
+		note := "The devices were opened anew, because " + p.why + "."
+		if lost := n.lose(p.socket, p.why); len(lost) > 0 {
+			note += fmt.Sprintf(" Lost: %q.", lost)
+		}
+		n.notes = append(n.notes, note)
 		os.Remove(p.socket)
 		close(p.ended)
 	}()

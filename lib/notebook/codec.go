@@ -9,37 +9,52 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/lib/resident"
 )
 
 // header precedes a value in its file: cells are compiled separately, so a type may have changed between two cells.
 type header struct{ Type, Signature string }
 
 // encode writes a value with encoding/gob, and returns an error for types that gob would save incompletely.
-func encode(value reflect.Value) ([]byte, error) {
+func encode(value reflect.Value) (stored, error) {
 	signature, as, err := describe(value.Type())
 	if err != nil {
-		return nil, err
+		return stored{}, err
 	}
 	if value.Kind() == reflect.Pointer && value.IsNil() {
-		return nil, fmt.Errorf("it is a nil %s", value.Type())
+		return stored{}, fmt.Errorf("it is a nil %s", value.Type())
 	}
+	coding.Lock()
+	defer coding.Unlock()
+	coding.arrays = nil
 	var b bytes.Buffer
 	e := gob.NewEncoder(&b)
 	if err := e.Encode(header{value.Type().String(), signature}); err != nil {
-		return nil, err
+		return stored{}, err
 	}
 	copied := reflect.New(value.Type())
 	copied.Elem().Set(value)
 	err = e.EncodeValue(reflect.NewAt(as, copied.UnsafePointer()))
-	return b.Bytes(), err
+	return stored{b.Bytes(), coding.arrays}, err
+}
+
+// coding has the arrays of the value that is being encoded or decoded, which gob's methods do not get.
+var coding struct {
+	sync.Mutex
+	arrays []resident.KeptArray
 }
 
 // decode reads what encode wrote into the addressable value into.
-func decode(data []byte, into reflect.Value) error {
-	d := gob.NewDecoder(bytes.NewReader(data))
+func decode(from stored, into reflect.Value) error {
+	coding.Lock()
+	defer coding.Unlock()
+	coding.arrays = from.arrays
+	d := gob.NewDecoder(bytes.NewReader(from.data))
 	var is header
 	if err := d.Decode(&is); err != nil {
 		return fmt.Errorf("the saved value is damaged: run the cell that calls Keep again: %w", err)
@@ -59,7 +74,7 @@ func decode(data []byte, into reflect.Value) error {
 // because it writes one number at a time.
 type tensor struct{ *tensors.Tensor }
 
-// GobEncode returns the shape and the bytes in host memory; nothing for nil.
+// GobEncode returns the shape and the bytes in host memory, or the place of a copy on the device; nothing for nil.
 func (t tensor) GobEncode() ([]byte, error) {
 	if t.Tensor == nil {
 		return nil, nil
@@ -71,6 +86,11 @@ func (t tensor) GobEncode() ([]byte, error) {
 	e := gob.NewEncoder(&b)
 	if err := t.Shape().GobSerialize(e); err != nil || t.Shape().IsZeroSize() {
 		return b.Bytes(), err
+	}
+	if number := resident.ArrayOf(t.Tensor); number != 0 {
+		kept, err := resident.KeepArray(number)
+		coding.arrays = append(coding.arrays, kept)
+		return b.Bytes(), errors.Join(err, e.Encode([]byte(nil)), e.Encode(len(coding.arrays)))
 	}
 	var written error
 	err := t.ConstBytes(func(data []byte) { written = e.Encode(data) })
@@ -94,6 +114,15 @@ func (t *tensor) GobDecode(data []byte) error {
 	var content []byte
 	if err := d.Decode(&content); err != nil {
 		return err
+	}
+	if len(content) == 0 {
+		var place int // from 1
+		if err := d.Decode(&place); err != nil {
+			return err
+		}
+		if content, err = coding.arrays[place-1].Content(); err != nil {
+			return err
+		}
 	}
 	return t.MutableBytes(func(b []byte) { copy(b, content) })
 }

@@ -2,6 +2,7 @@ package notebook
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -17,9 +18,12 @@ var errNotKept = errors.New("no value kept")
 
 // Keep stores a copy of value under name, replacing what was kept there, for a later cell to read with [Kept].
 //
-// In a notebook the copy is a file in the kernel's temporary folder, about as large as the value. It is deleted when
-// the kernel stops or restarts, and other kernels do not see it. Programs that a cell starts with its own environment
-// see it; commands of a ! line do not. Outside a notebook the copy is in the process's memory.
+// In a notebook the copy is in a process beside the kernel, and ends with it: after a restart nothing is kept. Copies of
+// tensors that are on devices stay there. A cell that reads a value says in one line if the value is stale: if
+// something that the cell which kept it used has been declared again in another way. Outside a notebook the copy is in
+// the process's memory. (In notebooks with --in-process it is a file, which is deleted with the kernel.)
+//
+// Of a [Trainer], which [Resume] continues, the state is kept: parameters, optimizer states and counters.
 //
 // Name is any text of 1 to 100 bytes. Value can be made of booleans, numbers, strings, slices, arrays, maps, structs,
 // pointers to structs, *[github.com/gomlx/gomlx/core/tensors.Tensor], and types that marshal themselves with
@@ -45,15 +49,22 @@ func keep(name string, value any) error {
 	if value == nil {
 		return errors.New("nil has no type: keep a typed value")
 	}
+	if run, ok := value.(Trainer); ok {
+		state, err := run.Snapshot(context.Background())
+		if err != nil {
+			return err
+		}
+		value = snapshot{run.Steps(), state}
+	}
 	s, err := openStore()
 	if err != nil {
 		return err
 	}
-	data, err := encode(reflect.ValueOf(value))
+	encoded, err := encode(reflect.ValueOf(value))
 	if err != nil {
 		return err
 	}
-	return s.put(name, data)
+	return s.put(name, encoded)
 }
 
 // Kept returns a copy of the value that [Keep] stored under name. T is the type of that value.
@@ -80,14 +91,14 @@ func kept(name string, into reflect.Value) error {
 	if err != nil {
 		return err
 	}
-	data, err := s.get(name)
+	encoded, err := s.get(name)
 	if errors.Is(err, fs.ErrNotExist) {
 		return notKept(s, name)
 	}
 	if err != nil {
 		return err
 	}
-	return decode(data, into)
+	return decode(encoded, into)
 }
 
 func notKept(s store, name string) error {

@@ -1,105 +1,46 @@
 package notebook
 
 import (
-	"encoding/hex"
-	"errors"
-	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
-	"github.com/janpfeifer/gonb/gonbui/protocol"
+	"github.com/shardbook/shardbook/lib/resident"
 )
 
 // store holds encoded values by name.
 type store interface {
-	put(name string, data []byte) error
-	get(name string) ([]byte, error) // fs.ErrNotExist if there is none
+	put(name string, v stored) error
+	get(name string) (stored, error) // fs.ErrNotExist if there is none
 	names() ([]string, error)        // sorted
 }
 
-// openStore returns the kernel's store in a notebook and the process's memory elsewhere.
-//
-// A notebook's values are in a folder inside the kernel's temporary folder. Each kernel process creates that folder
-// under a new random name, so the values of an earlier kernel cannot be seen even if it was killed. The go tool ignores
-// names that begin with a dot.
-func openStore() (store, error) {
-	if os.Getenv(protocol.GONB_PIPE_ENV) == "" {
-		return &processStore, nil
-	}
-	folder := os.Getenv(protocol.GONB_TMP_DIR_ENV)
-	if folder == "" {
-		return nil, fmt.Errorf("this is a notebook cell, but %s is not set", protocol.GONB_TMP_DIR_ENV)
-	}
-	return folderStore(filepath.Join(folder, ".kept")), nil
+// stored is an encoded value.
+type stored struct {
+	data   []byte
+	arrays []resident.KeptArray // of tensors that stay on devices; data has their places in this list
 }
 
 // memoryStore has values in memory, encoded like those in files so that they behave alike.
-type memoryStore struct{ data sync.Map } // of []byte by name
+type memoryStore struct{ data sync.Map } // of stored by name
 
 var processStore memoryStore
 
-func (s *memoryStore) put(name string, data []byte) error {
-	s.data.Store(name, data)
+func (s *memoryStore) put(name string, v stored) error {
+	s.data.Store(name, v)
 	return nil
 }
 
-func (s *memoryStore) get(name string) ([]byte, error) {
-	if data, found := s.data.Load(name); found {
-		return data.([]byte), nil
+func (s *memoryStore) get(name string) (stored, error) {
+	if v, found := s.data.Load(name); found {
+		return v.(stored), nil
 	}
-	return nil, fs.ErrNotExist
+	return stored{}, fs.ErrNotExist
 }
 
 func (s *memoryStore) names() (names []string, err error) {
 	for name := range s.data.Range {
 		names = append(names, name.(string))
-	}
-	slices.Sort(names)
-	return names, nil
-}
-
-// folderStore has one file of a folder per value. The file's name is the value's name in hexadecimal, which is valid
-// for all names, also where file names ignore case.
-type folderStore string
-
-const keptSuffix = ".kept"
-
-func (s folderStore) path(name string) string {
-	return filepath.Join(string(s), hex.EncodeToString([]byte(name))+keptSuffix)
-}
-
-func (s folderStore) put(name string, data []byte) error {
-	if err := os.MkdirAll(string(s), 0o700); err != nil {
-		return err
-	}
-	f, err := os.CreateTemp(string(s), "unfinished-*")
-	if err != nil {
-		return err
-	}
-	defer os.Remove(f.Name()) // where it has not been renamed
-	_, err = f.Write(data)
-	if err = errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(f.Name(), s.path(name))
-}
-
-func (s folderStore) get(name string) ([]byte, error) { return os.ReadFile(s.path(name)) }
-
-func (s folderStore) names() (names []string, err error) {
-	entries, err := os.ReadDir(string(s))
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return nil, err
-	}
-	for _, e := range entries {
-		encoded, ok := strings.CutSuffix(e.Name(), keptSuffix)
-		if name, err := hex.DecodeString(encoded); ok && err == nil {
-			names = append(names, string(name))
-		}
 	}
 	slices.Sort(names)
 	return names, nil

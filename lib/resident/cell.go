@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"unsafe"
 )
 
 // Env names the environment variable with the socket of the notebook's process. Package kernel sets it.
@@ -63,7 +64,37 @@ func relevant(variable string) bool {
 
 var devices struct {
 	sync.Mutex
-	conn *Conn
+	conn   *Conn
+	socket string
+}
+
+// ArrayOf returns the number of the array of a *tensors.Tensor, if that is on a device, else 0. Package xla sets it, so
+// that cells which keep other values need not link that.
+var ArrayOf = func(tensor any) uint64 { return 0 }
+
+// others are connections to processes whose arrays are read, by socket.
+var others sync.Map
+
+// Content returns the content of an array that a process keeps.
+func (k KeptArray) Content() ([]byte, error) {
+	connect, _ := others.LoadOrStore(k.Socket, sync.OnceValues(func() (*Conn, error) { return Dial(k.Socket) }))
+	c, err := connect.(func() (*Conn, error))()
+	if err != nil {
+		return nil, fmt.Errorf("the process that had it has ended: %w", err)
+	}
+	if k.Offset >= 0 && c.Memory != nil {
+		return slices.Clone(unsafe.Slice((*byte)(c.Memory.At(k.Offset)), k.Type.SizeForDimensions(k.Dims...))), nil
+	}
+	got, err := Call[Content](c, Read{k.ID})
+	return got.Bytes, err
+}
+
+// KeepArray copies an array of this cell's devices, for the notebook to keep.
+func KeepArray(number uint64) (KeptArray, error) {
+	devices.Lock()
+	defer devices.Unlock()
+	copied, err := Call[Array](devices.conn, Keep{Array: number})
+	return KeptArray{devices.socket, copied}, err
 }
 
 // Devices returns the connection of this cell to the process with the devices. It is started with the environment that
@@ -96,7 +127,7 @@ func Devices(context.Context) (*Conn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("the process with the devices does not answer: %w", because(err))
 	}
-	devices.conn = c
+	devices.conn, devices.socket = c, started.Socket
 	return c, nil
 }
 

@@ -9,6 +9,7 @@ import (
 
 	goxla "github.com/gomlx/go-xla/compute/xla"
 	"github.com/gomlx/go-xla/pjrt"
+	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/lib/resident"
@@ -47,6 +48,26 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 		b.info.Canaries = append(b.info.Canaries, Canary(canary))
 	}
 	return b, nil
+}
+
+func init() {
+	resident.ArrayOf = func(tensor any) uint64 {
+		t, ok := tensor.(*tensors.Tensor)
+		if !ok || !t.IsOnAnyDevice() {
+			return 0
+		}
+		backend, err := t.Backend()
+		b, ours := backend.(*Backend)
+		device, e := t.Device()
+		if err != nil || e != nil || !ours {
+			return 0
+		}
+		on, err := t.Buffer(b, device)
+		if err != nil {
+			return 0
+		}
+		return pjrtBuffer(on.(*buffer).Buffer).Array().ID
+	}
 }
 
 // forget does nothing: the process keeps the devices open for later cells.
