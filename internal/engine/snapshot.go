@@ -8,8 +8,8 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 )
 
-// Snapshot returns copies of the full state by name, as Recipe.State lists it: of a rank, that of its own stage. It is a
-// collective call if ranks have shards, or states of their own between averages of local SGD.
+// Snapshot returns copies of the full state by name, as Recipe.State lists it: of a rank, that of its own stage. It is
+// a collective call if ranks have shards, or states of their own between averages of local SGD.
 func (r *Rank) Snapshot(ctx context.Context) (map[string]*tensors.Tensor, error) {
 	if r.failed != nil {
 		return nil, r.failed

@@ -90,7 +90,8 @@ func (t tensor) GobEncode() ([]byte, error) {
 	if number := resident.ArrayOf(t.Tensor); number != 0 {
 		kept, err := resident.KeepArray(number)
 		coding.arrays = append(coding.arrays, kept)
-		return b.Bytes(), errors.Join(err, e.Encode([]byte(nil)), e.Encode(len(coding.arrays)))
+		err = errors.Join(err, e.Encode([]byte(nil)), e.Encode(len(coding.arrays)))
+		return b.Bytes(), err
 	}
 	var written error
 	err := t.ConstBytes(func(data []byte) { written = e.Encode(data) })

@@ -2,6 +2,7 @@
 // progress bars.
 //
 // The gonb kernel compiles every cell and runs it as a process of its own, so cells share declarations but no memory.
+// Beside the kernel there are processes that stay, with kept values and devices.
 //
 //   - [Keep] and [Kept] carry values, GoMLX tensors among them, from one cell to a later one.
 //   - [Param] reads a parameter that the person who runs the notebook may set; [ParamNames] finds those a notebook

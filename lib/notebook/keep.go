@@ -18,8 +18,8 @@ var errNotKept = errors.New("no value kept")
 
 // Keep stores a copy of value under name, replacing what was kept there, for a later cell to read with [Kept].
 //
-// In a notebook the copy is in a process beside the kernel, and ends with it: after a restart nothing is kept. Copies of
-// tensors that are on devices stay there. A cell that reads a value says in one line if the value is stale: if
+// In a notebook the copy is in a process beside the kernel, and ends with it: after a restart nothing is kept. Copies
+// of tensors that are on devices stay there. A cell that reads a value says in one line if the value is stale: if
 // something that the cell which kept it used has been declared again in another way. Outside a notebook the copy is in
 // the process's memory. (In notebooks with --in-process it is a file, which is deleted with the kernel.)
 //

@@ -8,7 +8,7 @@ import (
 )
 
 // Snapshot returns the state by name, as [Recipe.State] lists it. Tensors that are on a device are the run's own, valid
-// until its next step; what devices share is copied to the host. notebook.Keep calls it.
+// until its next step; shards are joined on the host. notebook.Keep calls it.
 func (r *Run) Snapshot(context.Context) (map[string]*tensors.Tensor, error) {
 	all := map[string]*tensors.Tensor{}
 	for i, s := range r.recipe.State() {

@@ -30,8 +30,8 @@ func Lend(s *resident.Server) error {
 		return err
 	}
 	s.Memory = resident.Share(file)
-	l := &lender{at: at, clients: map[string]*lent{}, arrays: map[uint64]*lentArray{}, programs: map[uint64]*lentProgram{},
-		compiled: map[[sha256.Size]byte]*lentProgram{}}
+	l := &lender{at: at, clients: map[string]*lent{}, arrays: map[uint64]*lentArray{},
+		programs: map[uint64]*lentProgram{}, compiled: map[[sha256.Size]byte]*lentProgram{}}
 	resident.Handle(s, l.open)
 	resident.Handle(s, l.register)
 	resident.Handle(s, l.compile)
@@ -330,7 +330,8 @@ func (l *lender) makeArray(s *resident.Session, m resident.Make) (a resident.Arr
 		return a, fmt.Errorf("device %d: choose one from 0 to %d", m.Device, len(devices)-1)
 	}
 	if m.Content == nil && b.info.Platform == plugin.CPU && m.Type.SizeForDimensions(m.Dims...) > 0 {
-		at, err := plugin.MakeArray(b.owner.plugin, b.owner.client, deviceHandle(devices[m.Device]), int(m.Type), m.Dims)
+		device := deviceHandle(devices[m.Device])
+		at, err := plugin.MakeArray(b.owner.plugin, b.owner.client, device, int(m.Type), m.Dims)
 		if err != nil {
 			return a, err
 		}
