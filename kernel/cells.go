@@ -21,7 +21,7 @@ import (
 
 // standIns are the packages of go-xla that cells have another form of, by their folders in go-xla.
 //
-//go:embed goxla
+//go:embed goxla/*/*.go
 var standIns embed.FS
 
 // goXLA is the module's path.
@@ -132,15 +132,22 @@ func (k *Kernel) buildCells(ctx context.Context, report cache.Progress) error {
 	if !ok {
 		return nil
 	}
-	work := filepath.Join(k.residentDir(), "go.work")
 	text := fmt.Sprintf("go %s\n\nuse (\n\t%q\n\t%q\n)\n", goLine(k.Root), k.Root, module)
-	if err := os.WriteFile(work, []byte(text), 0o644); err != nil {
+	if err := os.WriteFile(k.workspace(), []byte(text), 0o644); err != nil {
 		return err
 	}
-	cells := command.Command{Name: "go", Args: []string{"build", "-v", "-tags=" + CellTags, "./lib/..."}, Dir: k.Root,
-		Env: []string{"GOWORK=" + work, "GOFLAGS=-buildvcs=false", "GOPROXY=off"}, OnLine: onLine}
+	cells := command.Command{Name: "go", Args: []string{"build", "-v", "./lib/..."}, Dir: k.Root, Env: k.CellEnv(),
+		OnLine: onLine}
 	return cells.Run(ctx)
 }
+
+// CellEnv returns the environment of go commands that build packages as cells are built.
+func (k *Kernel) CellEnv() []string {
+	return []string{"GOWORK=" + k.workspace(), "GOFLAGS=-buildvcs=false -tags=" + cellTags, "GOPROXY=off"}
+}
+
+// workspace is the file of the workspace in which cells are built, but for their own module.
+func (k *Kernel) workspace() string { return filepath.Join(k.residentDir(), "go.work") }
 
 // The environment of kernels (kernel/resident reads it): the folder of the module that replaces go-xla, and that cells
 // have their devices in their own processes, with nothing beside the kernel.
@@ -149,8 +156,8 @@ const (
 	InProcess  = "SHARDBOOK_IN_PROCESS=1"
 )
 
-// CellTags are the build tags of cells. The last two keep cgo out of the standard library.
-const CellTags = "resident,netgo,osusergo"
+// cellTags are the build tags of cells. The last two keep cgo out of the standard library.
+const cellTags = "resident,netgo,osusergo"
 
 // goLine returns the version in the project's go.mod.
 func goLine(root string) string {

@@ -43,6 +43,19 @@ func becomeKernel(connection, root string) error {
 		"-logtostderr=false", "-stderrthreshold=3", "-log_file=/dev/null"}, env)
 }
 
+// becomeCommand starts a notebook's process, and becomes a command whose cells' programs use it.
+func becomeCommand(args []string) error {
+	path, err := exec.LookPath(args[0])
+	if err != nil {
+		return err
+	}
+	socket, err := startNotebook()
+	if err != nil {
+		return err
+	}
+	return syscall.Exec(path, args, append(os.Environ(), resident.Env+"="+socket))
+}
+
 // startNotebook starts the notebook's process and returns its socket. The process removes the socket's folder.
 func startNotebook() (path string, err error) {
 	folder, err := os.MkdirTemp("", "shardbook-")

@@ -1,6 +1,7 @@
 // Command resident has a notebook's kernel and the processes beside it.
 //
 //	resident kernel CONNECTION_FILE ROOT   start the notebook's process, then become GoNB
+//	resident with COMMAND [ARGUMENTS]      likewise, then become another command, such as a cell's program
 //	resident notebook                      be the notebook's process: values, charts, and processes with devices
 //	resident devices                       be a process with devices
 //
@@ -32,6 +33,8 @@ func run(args []string) error {
 	switch {
 	case len(args) == 3 && args[0] == "kernel":
 		return becomeKernel(args[1], args[2])
+	case len(args) > 1 && args[0] == "with":
+		return becomeCommand(args[1:])
 	case len(args) == 1 && args[0] == "notebook":
 		return serveNotebook()
 	case len(args) == 1 && args[0] == "devices":
