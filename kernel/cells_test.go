@@ -199,3 +199,65 @@ func TestKilledKernelsLeaveNothing(t *testing.T) {
 		t.Errorf("left after a minute: %s", got)
 	}
 }
+
+// interrupted runs cells given on standard input, of which the first is interrupted once it has printed something.
+const interrupted = `
+import json, sys, threading
+from jupyter_client.manager import start_new_kernel
+
+manager, client = start_new_kernel(kernel_name="shardbook")
+printed = []
+def heard(message):
+    if message["msg_type"] == "stream":
+        printed.append(message["content"]["text"])
+        if "begins" in printed[-1]:
+            manager.interrupt_kernel()
+for cell in json.load(sys.stdin):
+    printed.clear()
+    client.execute_interactive(cell, timeout=300, output_hook=heard)
+    print("".join(printed))
+client.stop_channels()
+manager.shutdown_kernel()
+`
+
+// A program that cannot be interrupted ends with the process that has it, and the kernel goes on.
+func TestInterrupt(t *testing.T) {
+	k := kerneltest.Ready(t)
+	cells := must.Get(json.Marshal([]string{`import (
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/shardbook/shardbook/lib/native"
+	"github.com/shardbook/shardbook/lib/notebook"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+const source = "#include <unistd.h>\nconst char *wait_long(slice_f32 y, slice_f32 z, slice_f32 x) { sleep(600); return 0; }"
+
+%%
+notebook.Check(notebook.Keep("number", 7))
+backend := notebook.Must(xla.Open(xla.Devices(1)))
+var f func(y, z, x []float32) error
+library := notebook.Must(native.Load(source, native.Bind("wait_long", &f)))
+wait := notebook.Must(library.Kernel("wait_long"))
+program := notebook.Must(xla.CompilePortable(backend, func(x *graph.Node) []*graph.Node {
+	return wait.Call([]*graph.Node{x}, []shapes.Shape{x.Shape(), x.Shape()}, nil)
+}))
+notebook.Check(program.Prepare(shapes.Make(dtypes.Float32, 2)))
+fmt.Println("begins")
+fmt.Println(program.Call(0, []float32{1, 2}))`,
+		`%%
+fmt.Println(notebook.Must(xla.Open(xla.Devices(1))).NumDevices(), notebook.Must(notebook.Kept[int]("number")))`}))(t)
+	cmd := must.Get(k.Command(t.Context(), "python", "-c", interrupted))(t)
+	cmd.Env = append(cmd.Env, "PYTHONWARNINGS=ignore")
+	cmd.Stdin = strings.NewReader(string(cells))
+	out, err := cmd.Output()
+	if said, ok := err.(*exec.ExitError); ok {
+		t.Fatalf("%v\n%s\n%s", err, out, said.Stderr)
+	}
+	must.Do(t, err)
+	for _, word := range []string{"The devices were opened anew", "a program that was interrupted did not end", "1 7\n"} {
+		if !strings.Contains(string(out), word) {
+			t.Errorf("the cells print %q, want %q", out, word)
+		}
+	}
+}

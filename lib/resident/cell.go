@@ -115,17 +115,22 @@ func Devices(context.Context) (*Conn, error) {
 			start.Env = append(start.Env, variable)
 		}
 	}
-	started, err := Call[Started](notebook, start)
-	if err != nil {
-		return nil, err
-	}
-	for _, note := range started.Notes {
-		fmt.Println(note)
-	}
-	because := func(err error) error { return why(notebook, started.Socket, err) }
-	c, err := dial(started.Socket, because)
-	if err != nil {
-		return nil, fmt.Errorf("the process with the devices does not answer: %w", because(err))
+	var started Started
+	var c *Conn
+	for try := range 2 { // the first process may be about to end, because the cell before was interrupted
+		if started, err = Call[Started](notebook, start); err != nil {
+			return nil, err
+		}
+		for _, note := range started.Notes {
+			fmt.Println(note)
+		}
+		because := func(err error) error { return why(notebook, started.Socket, err) }
+		if c, err = dial(started.Socket, because); err == nil {
+			break
+		}
+		if err = because(err); try > 0 {
+			return nil, fmt.Errorf("the process with the devices does not answer: %w", err)
+		}
 	}
 	devices.conn, devices.socket = c, started.Socket
 	return c, nil

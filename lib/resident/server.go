@@ -24,6 +24,9 @@ type Server struct {
 	Stuck func()
 
 	handlers map[reflect.Type]func(*Session, any) (any, error)
+
+	// left is held for reading by those that have ended while their requests run.
+	left sync.RWMutex
 }
 
 // Handle has a server answer requests of type Q with f. Requests of one connection may run at the same time.
@@ -89,6 +92,8 @@ func (s *Server) serve(socket *net.UnixConn) {
 	defer socket.Close()
 	session := &Session{}
 	defer func() {
+		s.left.RLock()
+		defer s.left.RUnlock()
 		if s.Stuck != nil {
 			defer time.AfterFunc(patience, s.Stuck).Stop()
 		}
@@ -100,6 +105,9 @@ func (s *Server) serve(socket *net.UnixConn) {
 			f()
 		}
 	}()
+	// The next cell must not begin in a process that may be about to be ended.
+	s.left.Lock()
+	s.left.Unlock()
 	if err := s.Memory.send(socket); err != nil {
 		return
 	}
