@@ -1,14 +1,15 @@
 package main
 
 import (
-	"bytes"
 	"go/ast"
 	"go/parser"
-	"go/printer"
+	"go/scanner"
 	"go/token"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 )
 
 // source is the declarations of a cell's program, as GoNB writes it: the cell's main, and all that earlier cells have
@@ -16,21 +17,21 @@ import (
 type source map[string]declaration
 
 type declaration struct {
-	text string          // without comments
+	text string          // its tokens, without comments and ends of lines
 	uses map[string]bool // names that occur in it
 }
 
 // readSource reads the program in a folder. A program that cannot be read has no declarations.
 func readSource(folder string) source {
+	text, _ := os.ReadFile(filepath.Join(folder, "main.go"))
 	files := token.NewFileSet()
-	file, err := parser.ParseFile(files, filepath.Join(folder, "main.go"), nil, parser.SkipObjectResolution)
+	file, err := parser.ParseFile(files, "main.go", text, parser.SkipObjectResolution)
 	if err != nil {
 		return nil
 	}
+	at := func(p token.Pos) int { return files.Position(p).Offset }
 	s := source{}
 	add := func(node ast.Node, names ...string) {
-		var text bytes.Buffer
-		_ = printer.Fprint(&text, files, node) // into memory: cannot fail
 		uses := map[string]bool{}
 		ast.Inspect(node, func(n ast.Node) bool {
 			if name, ok := n.(*ast.Ident); ok {
@@ -43,7 +44,7 @@ func readSource(folder string) source {
 			if !ok {
 				d.uses = map[string]bool{}
 			}
-			d.text += text.String() + "\n"
+			d.text += tokens(text[at(node.Pos()):at(node.End())])
 			maps.Copy(d.uses, uses)
 			s[name] = d
 		}
@@ -68,6 +69,22 @@ func readSource(folder string) source {
 		}
 	}
 	return s
+}
+
+// tokens returns the tokens of a piece of source, a line each.
+func tokens(text []byte) string {
+	var s scanner.Scanner
+	s.Init(token.NewFileSet().AddFile("", -1, len(text)), text, nil, 0)
+	var all strings.Builder
+	for {
+		_, kind, literal := s.Scan()
+		switch {
+		case kind == token.EOF:
+			return all.String()
+		case kind != token.SEMICOLON || literal != "\n":
+			all.WriteString(kind.String() + " " + literal + "\n")
+		}
+	}
 }
 
 // owner is a function's name, or the name of a method's type.
