@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	goxla "github.com/gomlx/go-xla/compute/xla"
@@ -48,6 +49,9 @@ func (o owner) record(f func() error) ([]event, error) {
 // ErrNoProfiler is wrapped by the error of Profile if the plugin has no profiler, like XLA's for CPUs.
 var ErrNoProfiler = plugin.ErrNoProfiler
 
+// ProcessorTime returns the time that processors have worked for this program and its devices so far, in all threads.
+func ProcessorTime() time.Duration { return ownTime() }
+
 // FreeMemory returns the memory of buffers that are free to the operating system, as debug.FreeOSMemory does for Go's.
 func FreeMemory() { plugin.FreeMemory() }
 
@@ -73,7 +77,7 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !c.giveBack && found.Platform == plugin.CPU {
+	if (!c.giveBack || lending.Load()) && found.Platform == plugin.CPU {
 		plugin.KeepMemory(found)
 	}
 	tameGoXLA()

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	goxla "github.com/gomlx/go-xla/compute/xla"
 	"github.com/gomlx/go-xla/pjrt"
@@ -132,17 +133,22 @@ func (e *executable) met() error {
 }
 
 // FreeMemory returns the memory of buffers that are free to the operating system, as debug.FreeOSMemory does for Go's.
-func FreeMemory() { _, _ = memoryOf(true) }
+func FreeMemory() { memoryOf(true) }
 
 // KeptMemory returns the bytes of the large buffers of XLA on CPUs that are in use, and of the free ones that the
 // process with the devices keeps.
-func KeptMemory() (used, unused int) { return memoryOf(false) }
-
-func memoryOf(free bool) (used, unused int) {
-	conn, err := resident.Devices(context.Background())
-	if err != nil {
-		return 0, 0
-	}
-	is, _ := resident.Call[memoryIs](conn, askMemory{free})
+func KeptMemory() (used, unused int) {
+	is := memoryOf(false)
 	return is.Used, is.Unused
+}
+
+// ProcessorTime returns the time that processors have worked for this program and its devices so far, in all threads.
+func ProcessorTime() time.Duration { return ownTime() + memoryOf(false).Processor }
+
+func memoryOf(free bool) (is memoryIs) {
+	conn, err := resident.Devices(context.Background())
+	if err == nil {
+		is, _ = resident.Call[memoryIs](conn, askMemory{free})
+	}
+	return is
 }

@@ -10,6 +10,7 @@ import (
 	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"unsafe"
 
 	"github.com/gomlx/compute"
@@ -29,6 +30,7 @@ func Lend(s *resident.Server) error {
 	if err != nil {
 		return err
 	}
+	lending.Store(true)
 	s.Memory = resident.Share(file)
 	l := &lender{at: at, clients: map[string]*lent{}, arrays: map[uint64]*lentArray{},
 		programs: map[uint64]*lentProgram{}, compiled: map[[sha256.Size]byte]*lentProgram{}}
@@ -49,6 +51,9 @@ func Lend(s *resident.Server) error {
 	resident.Handle(s, l.memory)
 	return nil
 }
+
+// lending is whether the devices' memory is shared, so that it cannot be returned to the system after each use.
+var lending atomic.Bool
 
 // lender has what is lent, by numbers.
 type lender struct {
@@ -527,6 +532,7 @@ func (l *lender) memory(_ *resident.Session, ask askMemory) (is memoryIs, err er
 		plugin.FreeMemory()
 	}
 	is.Used, is.Unused = plugin.Memory()
+	is.Processor = ownTime()
 	return is, nil
 }
 

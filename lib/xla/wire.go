@@ -1,5 +1,11 @@
 package xla
 
+import (
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
 // What a cell asks of the process that has its devices besides the requests of lib/resident.
 
 type (
@@ -22,7 +28,20 @@ type (
 		NoProfiler bool
 	}
 
-	// askMemory asks what the process keeps, after it has freed what is unused; the answer is memoryIs.
+	// askMemory asks what the process keeps, after it has freed what is unused, and how long it has worked; the answer
+	// is memoryIs.
 	askMemory struct{ Free bool }
-	memoryIs  struct{ Used, Unused int }
+	memoryIs  struct {
+		Used, Unused int
+		Processor    time.Duration
+	}
 )
+
+// ownTime is the processor time of this process.
+func ownTime() time.Duration {
+	var u unix.Rusage
+	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
+		return 0
+	}
+	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+}

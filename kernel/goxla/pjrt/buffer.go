@@ -177,6 +177,12 @@ func (c *Client) make(dtype dtypes.DType, dims []int, device int, content []byte
 	b := NewBuffer(c, array)
 	if array.Offset >= 0 {
 		copy(unsafe.Slice((*byte)(c.conn.Memory.At(array.Offset)), len(content)), content)
+	} else if request.Content == nil && len(content) > 0 { // it is not in the shared memory after all
+		request.Content = content
+		if array, err = resident.Call[resident.Array](c.conn, request); err != nil {
+			return nil, err
+		}
+		return NewBuffer(c, array), b.Destroy()
 	}
 	return b, nil
 }
