@@ -124,6 +124,13 @@ func (k *Kernel) buildCells(ctx context.Context, report cache.Progress) error {
 	if err := main.Run(ctx); err != nil {
 		return err
 	}
+	tool := filepath.Join(k.residentDir(), "go", "go")
+	if err := os.MkdirAll(filepath.Dir(tool), 0o755); err != nil {
+		return err
+	}
+	if err := os.Symlink("../shardbook-resident", tool); err != nil && !errors.Is(err, fs.ErrExist) {
+		return err
+	}
 	part, err := k.cellModule()
 	if err != nil {
 		return err

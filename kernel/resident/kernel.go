@@ -27,20 +27,32 @@ func becomeKernel(connection, root string) error {
 	// Symbols make linking slower and are not needed for line numbers.
 	const flags = "-buildvcs=false '-ldflags=-s -linkmode=internal'"
 	modules := []string{filepath.Clean(root)}
-	env := append(os.Environ(), "GOPROXY=off")
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	set := map[string]string{
+		"GOPROXY": "off",
+		"GOFLAGS": flags,
+		"PATH":    filepath.Join(filepath.Dir(self), "go") + string(filepath.ListSeparator) + os.Getenv("PATH"),
+	}
 	if os.Getenv(envInProcess) == "1" {
-		env = append(env, "GOFLAGS="+flags, resident.Env+"=")
+		set[resident.Env] = ""
 	} else {
-		socket, err := startNotebook()
-		if err != nil {
-			return err
-		}
 		modules = append(modules, filepath.SplitList(os.Getenv(envModules))...)
 		// Without cgo, which netgo and osusergo avoid in the standard library, a program links faster.
-		env = append(env, "GOFLAGS="+flags+" -tags=resident,netgo,osusergo", resident.Env+"="+socket)
+		set["GOFLAGS"] += " -tags=resident,netgo,osusergo"
+		if set[resident.Env], err = startNotebook(); err != nil {
+			return err
+		}
+	}
+	for name, value := range set {
+		if err := os.Setenv(name, value); err != nil {
+			return err
+		}
 	}
 	return syscall.Exec(gonb, []string{"gonb", "--kernel", connection, "-go_work=" + strings.Join(modules, ","),
-		"-logtostderr=false", "-stderrthreshold=3", "-log_file=/dev/null"}, env)
+		"-logtostderr=false", "-stderrthreshold=3", "-log_file=/dev/null"}, os.Environ())
 }
 
 // becomeCommand starts a notebook's process, and becomes a command whose cells' programs use it.
@@ -53,7 +65,10 @@ func becomeCommand(args []string) error {
 	if err != nil {
 		return err
 	}
-	return syscall.Exec(path, args, append(os.Environ(), resident.Env+"="+socket))
+	if err := os.Setenv(resident.Env, socket); err != nil {
+		return err
+	}
+	return syscall.Exec(path, args, os.Environ())
 }
 
 // startNotebook starts the notebook's process and returns its socket. The process removes the socket's folder.

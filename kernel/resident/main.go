@@ -5,6 +5,8 @@
 //	resident notebook                      be the notebook's process: values, charts, and processes with devices
 //	resident devices                       be a process with devices
 //
+// Started under the name go it is a kernel's go command.
+//
 // The last two serve the socket that they are given as file descriptor 3, and end when the one that started them has.
 package main
 
@@ -23,7 +25,11 @@ import (
 )
 
 func main() {
-	if err := run(os.Args[1:]); err != nil {
+	do := run
+	if isGo() {
+		do = becomeGo
+	}
+	if err := do(os.Args[1:]); err != nil {
 		fmt.Fprintln(os.Stderr, "shardbook:", err)
 		os.Exit(1)
 	}
