@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/gomlx/compute"
-	"github.com/gomlx/compute/gobackend"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
@@ -177,7 +176,7 @@ type hostPrograms struct {
 // newHostPrograms opens GoMLX's backend in plain Go with one operation after another: loops in parallel may deadlock
 // (docs/upstream.md, "loops side by side in plain Go"), and optimizers may have loops.
 func newHostPrograms() (*hostPrograms, error) {
-	backend, err := gobackend.New("ops_sequential")
+	backend, err := compute.NewWithConfig("go:ops_sequential")
 	return &hostPrograms{backend, map[string]*graph.Exec{}}, err
 }
 

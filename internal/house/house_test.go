@@ -2,6 +2,7 @@
 package house
 
 import (
+	"bytes"
 	"fmt"
 	"go/ast"
 	"go/parser"
@@ -17,6 +18,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
+	"github.com/shardbook/shardbook/lib/chart"
 )
 
 const module = "github.com/shardbook/shardbook/"
@@ -136,6 +138,46 @@ func TestLean(t *testing.T) {
 				t.Errorf("%s links %s: draw in a package beside it, as lib/collective/plan/draw", name, linked)
 			}
 		}
+	}
+}
+
+// cellProgram is a program like a notebook's cell.
+const cellProgram = `package main
+
+import (
+	"github.com/shardbook/shardbook/lib/chart"
+	"github.com/shardbook/shardbook/lib/notebook"
+)
+
+func main() {
+	live := chart.NewLive()
+	for step := range notebook.Progress("steps", notebook.Param("steps", 3)) {
+		notebook.Check(notebook.Keep("step", step))
+		notebook.Check(live.Show(chart.Line("line", "x", "y", chart.Series{Y: []float64{0, float64(step)}})))
+	}
+	notebook.Check(live.Close())
+	chart.Show(chart.Table("table", []string{"a"}, nil))
+}
+`
+
+// TestCellLinks checks that a cell does not link what draws charts, net/http, and a second backend: linking takes most of
+// a cell's time.
+func TestCellLinks(t *testing.T) {
+	source, program := filepath.Join(t.TempDir(), "main.go"), filepath.Join(t.TempDir(), "cell")
+	must.Do(t, os.WriteFile(source, []byte(cellProgram), 0o644))
+	for name, large := range map[string][]string{
+		source:      {"dop251/goja", "sbinet/gg", "golang/freetype", "golang.org/x/image", "net/http"},
+		"./lib/ddp": {"gobackend"},
+	} {
+		for _, linked := range strings.Fields(output(t, "go", "list", "-deps", "-tags", "resident", name)) {
+			if slices.ContainsFunc(large, func(part string) bool { return strings.Contains(linked, part) }) {
+				t.Errorf("a cell with %s links %s", name, linked)
+			}
+		}
+	}
+	output(t, "go", "build", "-tags", "resident", "-ldflags=-w", "-o", program, source)
+	if bytes.Contains(must.Get(os.ReadFile(program))(t), []byte(chart.ECharts()[:1000])) {
+		t.Error("a cell has the source of ECharts")
 	}
 }
 

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/echarts"
+	"github.com/shardbook/shardbook/internal/echarts/draw"
 	"github.com/shardbook/shardbook/lib/resident"
 )
 
@@ -30,6 +32,8 @@ func serveNotebook() error {
 	resident.Handle(s, n.put)
 	resident.Handle(s, n.get)
 	resident.Handle(s, n.names)
+	var charts draw.Engine
+	resident.Handle(s, func(_ *resident.Session, r echarts.Request) (echarts.Picture, error) { return charts.Draw(r) })
 	go func() {
 		awaitEnd(kernel)
 		socket.Close()

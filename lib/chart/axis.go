@@ -1,6 +1,10 @@
 package chart
 
-import "math"
+import (
+	"math"
+
+	"github.com/shardbook/shardbook/internal/echarts"
+)
 
 // shortNumber formats the labels of a log axis: 1e-7 where ECharts writes 0.0000001, without the rounding errors of the
 // logarithm. It is a JavaScript function, marked as go-echarts marks one.
@@ -28,7 +32,7 @@ func categoryAxis(name string, labels []string, width int) object {
 	const widest = 120
 	longest := 0.0
 	for _, l := range labels {
-		longest = max(longest, min(textWidth(l, 12), widest))
+		longest = max(longest, min(echarts.TextWidth(l, 12), widest))
 	}
 	label := object{"fontSize": 12, "color": ink, "width": widest, "overflow": "truncate"}
 	if longest+8 > slot {

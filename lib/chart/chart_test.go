@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/shardbook/shardbook/internal/echarts"
 	"github.com/shardbook/shardbook/internal/must"
 )
 
@@ -233,7 +234,7 @@ func TestBesidePoints(t *testing.T) {
 		}
 		var names []box
 		for i, p := range points {
-			w := min(textWidth(p.Name, 11), 140)
+			w := min(echarts.TextWidth(p.Name, 11), 140)
 			b := box{p.X - w/2, p.Y - 7, p.X + w/2, p.Y + 7} // around the point, then moved
 			dx, dy := 0.0, 0.0
 			switch positions[i] {

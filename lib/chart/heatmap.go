@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
+
+	"github.com/shardbook/shardbook/internal/echarts"
 )
 
 type heatMap struct {
@@ -96,7 +98,7 @@ func (k *heatMap) options(c *Chart) object {
 	h["grid"].(object)["right"] = 28 + key
 	names := 0.0
 	for _, name := range k.ys {
-		names = max(names, min(textWidth(name, 12), 160))
+		names = max(names, min(echarts.TextWidth(name, 12), 160))
 	}
 	h["xAxis"] = categoryAxis(c.x, k.xs, width-54-key-int(names))
 	h["yAxis"] = rowAxis(c.y, k.ys)

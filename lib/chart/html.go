@@ -4,6 +4,8 @@ import (
 	_ "embed"
 	"encoding/base64"
 	"fmt"
+
+	"github.com/shardbook/shardbook/internal/echarts"
 )
 
 //go:embed page.js
@@ -24,29 +26,27 @@ func (c *Chart) fragment(script, bitmap bool) (string, error) {
 	if t, ok := c.kind.(*table); ok {
 		return t.html(c.title), nil
 	}
-	p, err := c.picture()
+	r, err := c.request()
 	if err != nil {
 		return "", err
 	}
-	kind, data := "png", []byte(nil)
-	if bitmap {
-		data, err = p.png()
+	r.PNG = bitmap
+	p, err := c.drawn(r)
+	if err != nil {
+		return "", err
 	}
-	if !bitmap || err != nil {
-		svg, err := p.svg()
-		if err != nil {
-			return "", err
-		}
-		kind, data = "svg+xml", []byte(svg)
+	kind := "svg+xml"
+	if p.PNG {
+		kind = "png"
 	}
 	// An image, because notebooks that are not trusted strip inline SVG; in a span, so that several charts stand side
 	// by side even where the style is stripped.
 	s := fmt.Sprintf(`<span data-shardbook-chart="%s" style="display:inline-block;vertical-align:top;margin:4px">`+
 		`<img alt="%s" width="%d" height="%d" src="data:image/%s;base64,%s"></span>`,
-		p.mark, escape(c.alt()), p.width, p.height, kind, base64.StdEncoding.EncodeToString(data))
+		r.Mark, escape(c.alt()), r.Width, r.Height, kind, base64.StdEncoding.EncodeToString(p.Data))
 	if script {
 		s += fmt.Sprintf("<script>(function(){\n%s%slive(%q,%d,%d,%s);\n})()</script>",
-			reviveJS, pageJS, p.mark, p.width, p.height, p.options)
+			echarts.Revive, pageJS, r.Mark, r.Width, r.Height, r.Options)
 	}
 	return s, nil
 }

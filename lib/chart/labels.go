@@ -1,6 +1,10 @@
 package chart
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/shardbook/shardbook/internal/echarts"
+)
 
 const (
 	labelSize   = 11
@@ -26,7 +30,7 @@ func besidePoints(points []Point, pixel func(Point) (x, y float64)) (positions [
 	}
 	for _, p := range points {
 		x, y := pixel(p)
-		w := min(textWidth(p.Name, labelSize), labelWidth)
+		w := min(echarts.TextWidth(p.Name, labelSize), labelWidth)
 		position := ""
 		for _, at := range []struct {
 			position  string

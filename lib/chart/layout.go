@@ -4,6 +4,8 @@ import (
 	"maps"
 	"math"
 	"slices"
+
+	"github.com/shardbook/shardbook/internal/echarts"
 )
 
 // size is the size that the caller set, else the default of the kind.
@@ -37,7 +39,7 @@ func heading(c *Chart) object {
 	top := 10.0
 	o := base()
 	if title := printable(c.title); title != "" {
-		lines := math.Max(1, math.Ceil(boldWidth*textWidth(title, 15)/(0.9*inner)))
+		lines := math.Max(1, math.Ceil(echarts.BoldWidth*echarts.TextWidth(title, 15)/(0.9*inner)))
 		o["title"] = object{
 			"text": title, "left": margin, "top": top, "padding": 0,
 			"textStyle": object{"fontSize": 15, "lineHeight": 20, "width": inner, "overflow": "break", "color": ink},
@@ -99,7 +101,7 @@ func seriesNames(series []Series) []string {
 func legendRows(names []string, width float64) float64 {
 	rows, x := 1.0, 0.0
 	for _, name := range names {
-		w := 18 + 5 + min(textWidth(name, 12), width/2) + legendGap
+		w := 18 + 5 + min(echarts.TextWidth(name, 12), width/2) + legendGap
 		if x > 0 && x+w > width {
 			rows, x = rows+1, 0
 		}

@@ -8,6 +8,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/shardbook/shardbook/internal/echarts"
 )
 
 // goEChart is the interface of all charts of go-echarts.
@@ -72,7 +74,7 @@ func optionsOf(c goEChart) (o object, err error) {
 
 // takesFunction is the list of keys in revive.js.
 var takesFunction = strings.Split(
-	regexp.MustCompile(`takesFunction = /\^\((.*)\)\$/`).FindStringSubmatch(reviveJS)[1], "|")
+	regexp.MustCompile(`takesFunction = /\^\((.*)\)\$/`).FindStringSubmatch(echarts.Revive)[1], "|")
 
 // checkFunctions returns an error for a function in an option where ECharts expects none and would show it as text. key
 // is that of the node, and "" in a list.

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
+
+	"github.com/shardbook/shardbook/internal/echarts"
 )
 
 // SVG draws the chart as an SVG document, the same bytes for the same chart. The document refers to nothing outside
@@ -14,54 +16,52 @@ import (
 //
 // It returns [Chart.Err]'s error, ECharts' own, or one saying that the chart is a table or needs the network.
 func (c *Chart) SVG() (string, error) {
-	p, err := c.picture()
+	r, err := c.request()
 	if err != nil {
 		return "", err
 	}
-	return p.svg()
+	p, err := c.drawn(r)
+	return string(p.Data), err
 }
 
-// picture is the input of ECharts for one chart.
-type picture struct {
-	title         string
-	options       string // JSON, safe inside a script element
-	mark          string // tells different pictures apart
-	width, height int
+// request is what ECharts has to draw. The options are safe inside a script element.
+func (c *Chart) request() (echarts.Request, error) {
+	if err := c.Err(); err != nil {
+		return echarts.Request{}, err
+	}
+	options := c.kind.options(c)
+	if options == nil {
+		return echarts.Request{}, fmt.Errorf("chart %q: a table has no picture", c.title)
+	}
+	// Marshal escapes <, > and &, so that nothing in it can end a script element.
+	data, err := json.Marshal(options)
+	if err != nil {
+		return echarts.Request{}, fmt.Errorf("chart %q: %w", c.title, err)
+	}
+	// ECharts caches measured text in plain objects keyed by the text, so "__proto__" would become the prototype of
+	// every object on the page. A zero-width space makes it an ordinary key.
+	r := echarts.Request{Options: strings.ReplaceAll(string(data), "__proto__", "__proto\u200b__")}
+	r.Width, r.Height = c.size()
+	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %s", r.Width, r.Height, data))
+	r.Mark = hex.EncodeToString(sum[:8])
+	return r, nil
 }
 
 // Quotes in text are escaped, so this matches only inside tags.
 var reference = regexp.MustCompile(`href="\s*(?:[a-zA-Z]+:)?//[^"]*"`)
 
-func (c *Chart) picture() (picture, error) {
-	if err := c.Err(); err != nil {
-		return picture{}, err
-	}
-	options := c.kind.options(c)
-	if options == nil {
-		return picture{}, fmt.Errorf("chart %q: a table has no picture", c.title)
-	}
-	// Marshal escapes <, > and &, so that nothing in it can end a script element.
-	data, err := json.Marshal(options)
+// drawn has a request drawn, and refuses a document that would load something.
+func (c *Chart) drawn(r echarts.Request) (echarts.Picture, error) {
+	p, err := render(r)
 	if err != nil {
-		return picture{}, fmt.Errorf("chart %q: %w", c.title, err)
+		return echarts.Picture{}, fmt.Errorf("chart %q: %w", c.title, err)
 	}
-	// ECharts caches measured text in plain objects keyed by the text, so "__proto__" would become the prototype of
-	// every object on the page. A zero-width space makes it an ordinary key.
-	p := picture{title: c.title, options: strings.ReplaceAll(string(data), "__proto__", "__proto\u200b__")}
-	p.width, p.height = c.size()
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %d %s", p.width, p.height, data))
-	p.mark = hex.EncodeToString(sum[:8])
-	return p, nil
-}
-
-func (p picture) svg() (string, error) {
-	svg, err := process.render(p, nil, 0)
-	if err != nil {
-		return "", fmt.Errorf("chart %q: %w", p.title, err)
+	if p.PNG {
+		return p, nil
 	}
-	svg = printable(svg)
+	svg := printable(string(p.Data))
 	if link := reference.FindString(svg); link != "" {
-		return "", fmt.Errorf("chart %q: needs the network for %s", p.title, link)
+		return echarts.Picture{}, fmt.Errorf("chart %q: needs the network for %s", c.title, link)
 	}
-	return svg, nil
+	return echarts.Picture{Data: []byte(svg)}, nil
 }

@@ -8,8 +8,8 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/shardbook/shardbook/internal/echarts/draw"
 	"github.com/shardbook/shardbook/internal/must"
 )
 
@@ -130,35 +130,13 @@ func TestSVGIsTheSameEachTime(t *testing.T) {
 		first[c.title], _ = c.SVG()
 	}
 	// In another order, and with an engine that has drawn nothing yet.
-	fresh := &engine{limit: time.Minute}
+	var fresh draw.Engine
 	for _, c := range slices.Backward(gallery()) {
-		p := must.Get(c.picture())(t)
-		second := must.Get(p.svg())(t)
-		again := must.Get(fresh.render(p, nil, 0))(t)
-		if second != first[c.title] || again != second {
+		second := must.Get(c.SVG())(t)
+		again := must.Get(fresh.Draw(must.Get(c.request())(t)))(t)
+		if second != first[c.title] || string(again.Data) != second {
 			t.Errorf("%s: another picture the second time", c.title)
 		}
-	}
-}
-
-func TestRenderStopsAndRecovers(t *testing.T) {
-	e := &engine{limit: 50 * time.Millisecond}
-	must.Do(t, e.load())
-	for name, function := range map[string]string{
-		"endless loop":      "while (true) {}",
-		"endless recursion": "(function f() { return f() + 1; })()",
-		"exception":         "throw new Error('no')",
-	} {
-		option := fmt.Sprintf(`{"yAxis":{},"xAxis":{"axisLabel":{"formatter":"__f__function () { %s }__f__"}},`+
-			`"series":[{"type":"line","data":[[1,2]]}]}`, function)
-		if svg, err := e.render(picture{options: option, width: 300, height: 300}, nil, 0); err == nil {
-			t.Errorf("%s: no error, but %d bytes", name, len(svg))
-		}
-	}
-	e.limit = time.Minute
-	sound := picture{options: `{"series":[{"type":"pie","data":[1,2]}]}`, width: 300, height: 300}
-	if _, err := e.render(sound, nil, 0); err != nil {
-		t.Errorf("after failures: %v", err)
 	}
 }
 

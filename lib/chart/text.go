@@ -144,26 +144,3 @@ func printable(s string) string {
 		return unicode.ReplacementChar
 	}, strings.ToValidUTF8(s, string(unicode.ReplacementChar)))
 }
-
-// textWidth estimates the width of s in pixels in a sans-serif font of the given size. It follows DejaVu Sans, the
-// widest of the common fonts.
-func textWidth(s string, size float64) float64 {
-	em := 0.0
-	for _, r := range s {
-		switch {
-		case strings.ContainsRune("iljI.,:;'|! ftr()[]-/", r):
-			em += 0.38
-		case strings.ContainsRune("mwMW@%", r):
-			em += 0.95
-		case unicode.Is(unicode.Mn, r):
-		case r >= 0x2E80:
-			em += 1.05
-		default:
-			em += 0.64
-		}
-	}
-	return em * size
-}
-
-// boldWidth is how much wider bold text is.
-const boldWidth = 1.12

@@ -23,6 +23,8 @@ import (
 	"math"
 	"time"
 
+	_ "github.com/gomlx/compute/gobackend" // runs updates on the host
+
 	"github.com/shardbook/shardbook/internal/engine"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/step"

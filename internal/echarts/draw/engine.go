@@ -1,6 +1,8 @@
-package chart
+// Package draw draws charts with ECharts in an interpreter of JavaScript: as SVG, or on a canvas as PNG.
+package draw
 
 import (
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -9,33 +11,40 @@ import (
 	"time"
 
 	"github.com/dop251/goja"
+	"github.com/shardbook/shardbook/internal/echarts"
 )
-
-//go:embed revive.js
-var reviveJS string
 
 //go:embed render.js
 var renderJS string
 
-// engine is ECharts in a JavaScript interpreter, for one drawing at a time.
-type engine struct {
-	mu   sync.Mutex
-	vm   *goja.Runtime
-	draw goja.Callable
-	// limit ends a drawing that does not end by itself: a function that a user wrote may loop for ever.
-	limit time.Duration
+// Engine is ECharts, loaded at the first drawing. A process needs one, since loading costs far more than drawing a
+// chart. It does one drawing at a time, and may be called from several goroutines.
+type Engine struct {
+	mu    sync.Mutex
+	vm    *goja.Runtime
+	draw  goja.Callable
+	limit time.Duration // of one drawing; zero means a minute
 }
 
-// process is the engine of this process, since loading ECharts costs far more than drawing a chart.
-var process = engine{limit: time.Minute}
+// Draw draws a picture. It returns an SVG document, although a PNG image is asked for, if canvas.js cannot draw the
+// chart or the fonts lack a letter.
+func (e *Engine) Draw(r echarts.Request) (echarts.Picture, error) {
+	if r.PNG {
+		if data, err := e.png(r); err == nil {
+			return echarts.Picture{Data: data, PNG: true}, nil
+		}
+	}
+	svg, err := e.render(r, nil, 0)
+	return echarts.Picture{Data: []byte(svg)}, err
+}
 
 // render draws on the canvas, with scale canvas pixels per chart pixel; without a canvas it returns an SVG document.
-func (e *engine) render(p picture, on *canvas, scale int) (svg string, err error) {
+func (e *Engine) render(r echarts.Request, on *canvas, scale int) (svg string, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	defer func() {
-		if r := recover(); r != nil {
-			err = fmt.Errorf("ECharts: %v", r)
+		if broken := recover(); broken != nil {
+			err = fmt.Errorf("ECharts: %v", broken)
 		}
 		if err != nil {
 			// What a failed drawing left behind must not reach the next one.
@@ -51,32 +60,34 @@ func (e *engine) render(p picture, on *canvas, scale int) (svg string, err error
 	e.vm.SetRandSource(rand.New(rand.NewPCG(1, 2)).Float64)
 	e.vm.ClearInterrupt()
 	vm := e.vm
-	late := time.AfterFunc(e.limit, func() { vm.Interrupt("drawing took longer than " + e.limit.String()) })
+	// A function that a user wrote may loop for ever.
+	limit := cmp.Or(e.limit, time.Minute)
+	late := time.AfterFunc(limit, func() { vm.Interrupt("drawing took longer than " + limit.String()) })
 	defer late.Stop()
-	v, err := e.draw(goja.Undefined(), vm.ToValue(p.options), vm.ToValue(p.width), vm.ToValue(p.height),
-		vm.ToValue("z"+p.mark), vm.ToValue(on), vm.ToValue(scale))
+	v, err := e.draw(goja.Undefined(), vm.ToValue(r.Options), vm.ToValue(r.Width), vm.ToValue(r.Height),
+		vm.ToValue("z"+r.Mark), vm.ToValue(on), vm.ToValue(scale))
 	if err != nil {
 		return "", fmt.Errorf("ECharts: %w", err)
 	}
 	return v.String(), nil
 }
 
-func (e *engine) load() error {
+func (e *Engine) load() error {
 	vm := goja.New()
 	vm.SetFieldNameMapper(goja.UncapFieldNameMapper())
 	// Runaway recursion becomes an error while it is still far from the limits of Go's stack.
 	vm.SetMaxCallStackSize(5000)
-	vm.Set("textWidth", textWidth)
-	vm.Set("boldWidth", boldWidth)
+	vm.Set("textWidth", echarts.TextWidth)
+	vm.Set("boldWidth", echarts.BoldWidth)
 	for _, script := range []struct{ name, text string }{
 		// The picture is complete after the first drawing, so timers are not needed.
 		{"timers.js", `var setTimeout = function () { return 0; }, clearTimeout = function () {};`},
-		{"echarts.min.js", echartsJS},
+		{"echarts.min.js", echarts.Source},
 		{"measure.js", `echarts.setPlatformAPI({measureText: function (text, font) {
 			var size = parseFloat((/([\d.]+)px/.exec(font) || [0, 12])[1]);
 			return {width: textWidth(String(text), size) * (/bold/.test(font) ? boldWidth : 1)};
 		}});`},
-		{"revive.js", reviveJS},
+		{"revive.js", echarts.Revive},
 		{"canvas.js", canvasJS},
 		{"render.js", renderJS},
 	} {

@@ -1,4 +1,4 @@
-package chart
+package draw
 
 import (
 	"bytes"
@@ -10,21 +10,21 @@ import (
 	"slices"
 
 	"git.sr.ht/~sbinet/gg"
+	"github.com/shardbook/shardbook/internal/echarts"
 )
 
-// png returns the chart as a PNG image with two image pixels per chart pixel, for high-resolution screens; a large
-// chart has one, since drawing takes long.
+// png returns the picture as a PNG image with two image pixels per chart pixel, for high-resolution screens; a large
+// one has one, since drawing takes long.
 //
-// Some viewers, such as GitHub, show PNG images but remove SVG, which could hold scripts. It is an error if canvas.js
-// cannot draw the chart or the fonts lack a letter.
-func (p picture) png() ([]byte, error) {
+// Some viewers, such as GitHub, show PNG images but remove SVG, which could hold scripts.
+func (e *Engine) png(r echarts.Request) ([]byte, error) {
 	const many = 2_000_000 // pixels
 	scale := 2
-	if p.width*p.height > many {
+	if r.Width*r.Height > many {
 		scale = 1
 	}
-	on := &canvas{Context: gg.NewContext(scale*p.width, scale*p.height)}
-	_, err := process.render(p, on, scale)
+	on := &canvas{Context: gg.NewContext(scale*r.Width, scale*r.Height)}
+	_, err := e.render(r, on, scale)
 	if err = cmp.Or(err, on.err); err != nil {
 		return nil, err
 	}
