@@ -14,7 +14,7 @@ var sources = []string{
 	"internal/cache/dir.go", "internal/cache/space.go", "internal/cache/part.go:remedy",
 	"internal/pyenv/pyenv.go:Find",
 	"internal/plugin/plugin.go", "internal/plugin/inspect.go", "internal/plugin/flags.go",
-	"lib/xla/open.go", "lib/xla/option.go", "lib/xla/canary.go:runCanaries",
+	"lib/xla/backend.go", "lib/xla/open.go", "lib/xla/option.go", "lib/xla/canary.go:runCanaries",
 }
 
 // TestTroubleshooting checks that docs/troubleshooting.md quotes exactly the errors that the doctor can report.

@@ -160,8 +160,8 @@ func main() {
 }
 `
 
-// TestCellLinks checks that a cell does not link what draws charts, net/http, and a second backend: linking takes most of
-// a cell's time.
+// TestCellLinks checks that a cell does not link what draws charts, net/http, and a second backend: linking takes most
+// of a cell's time.
 func TestCellLinks(t *testing.T) {
 	source, program := filepath.Join(t.TempDir(), "main.go"), filepath.Join(t.TempDir(), "cell")
 	must.Do(t, os.WriteFile(source, []byte(cellProgram), 0o644))

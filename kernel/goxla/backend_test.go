@@ -1,5 +1,5 @@
-// Package goxla has no code: its folders are packages of go-xla as cells have them. Its tests run twice, as they are and
-// as a cell.
+// Package goxla has no code: its folders are packages of go-xla as cells have them. Its tests run twice, as they are
+// and as a cell.
 package goxla
 
 import (
