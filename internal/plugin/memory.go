@@ -40,7 +40,8 @@ func ShareMemory() (*os.File, uintptr, error) {
 	var size C.size_t
 	fd := C.memory_share(&at, &size)
 	if fd < 0 {
-		return nil, 0, errors.New("this system has no memory that processes can share (memfd_create)")
+		return nil, 0, errors.New("this system has no memory that processes can share (memfd_create, and 1 TiB of addresses): " +
+			"run notebooks with --in-process")
 	}
 	return os.NewFile(uintptr(fd), "shared memory"), uintptr(unsafe.Pointer(at)), nil
 }

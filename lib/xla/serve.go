@@ -3,6 +3,7 @@
 package xla
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -92,10 +93,17 @@ type lentProgram struct {
 	*pjrt.LoadedExecutable
 	of     *lent
 	number uint64
+	key    [sha256.Size]byte
 	ready  chan struct{}
 	err    error
 	about  resident.Compiled
+
+	users int    // connections that have it, each once for each time that it compiled it
+	used  uint64 // when it was compiled last, in numbers
 }
+
+// unusedPrograms is how many programs stay that no connection has; those that were compiled last.
+const unusedPrograms = 256
 
 // open opens devices, or finds them.
 func (l *lender) open(_ *resident.Session, o resident.Open) (resident.Opened, error) {
@@ -166,7 +174,7 @@ func (l *lender) register(_ *resident.Session, k resident.Kernel) (resident.Done
 }
 
 // compile compiles a program, unless it has been.
-func (l *lender) compile(_ *resident.Session, c resident.Compile) (resident.Compiled, error) {
+func (l *lender) compile(s *resident.Session, c resident.Compile) (resident.Compiled, error) {
 	b, err := l.backend(c.Client)
 	if err != nil {
 		return resident.Compiled{}, err
@@ -176,7 +184,7 @@ func (l *lender) compile(_ *resident.Session, c resident.Compile) (resident.Comp
 	p := l.compiled[key]
 	if p == nil || b.afresh {
 		l.last++
-		p = &lentProgram{of: b, number: l.last, ready: make(chan struct{})}
+		p = &lentProgram{of: b, number: l.last, key: key, ready: make(chan struct{})}
 		l.compiled[key] = p
 		l.mu.Unlock()
 		p.compile(c)
@@ -187,9 +195,35 @@ func (l *lender) compile(_ *resident.Session, c resident.Compile) (resident.Comp
 		}
 		close(p.ready)
 	}
+	l.last++
+	p.users++
+	p.used = l.last
 	l.mu.Unlock()
 	<-p.ready
+	s.AtEnd(func() { l.leave(p) })
 	return p.about, p.err
+}
+
+// leave is called when a connection that has compiled a program ends. Programs are freed only then: the cells that
+// follow often compile the same ones.
+func (l *lender) leave(p *lentProgram) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	p.users--
+	var unused []*lentProgram
+	for _, p := range l.programs {
+		if p.users == 0 {
+			unused = append(unused, p)
+		}
+	}
+	slices.SortFunc(unused, func(a, b *lentProgram) int { return cmp.Compare(a.used, b.used) })
+	for _, p := range unused[:max(0, len(unused)-unusedPrograms)] {
+		delete(l.programs, p.number)
+		if l.compiled[p.key] == p {
+			delete(l.compiled, p.key)
+		}
+		_ = p.Destroy()
+	}
 }
 
 func (p *lentProgram) compile(c resident.Compile) {
