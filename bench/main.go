@@ -50,7 +50,7 @@ func newCommand() *cobra.Command {
 			return nil
 		},
 	}
-	root.AddCommand(installCommand(), tablesCommand())
+	root.AddCommand(installCommand(), tablesCommand(), rerunCommand())
 	for _, fresh := range benchmarks {
 		root.AddCommand(benchmarkCommand(fresh()))
 	}

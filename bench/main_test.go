@@ -377,6 +377,9 @@ func TestBadArguments(t *testing.T) {
 		{"flash --sizes=0", "0 tokens, want 1 to"},
 		{"flash --threads=0", "--threads=0: want 1 or more"},
 		{"flash --worker=torch", `no implementation "torch"`},
+		{"rerun", "requires at least 1 arg"},
+		{"rerun 00-devices --rounds=0", "--rounds=0: want 1 or more"},
+		{"rerun nonsense", `no notebook "nonsense"`},
 	} {
 		cmd := newCommand()
 		cmd.SetArgs(strings.Fields(test.args))
