@@ -18,6 +18,22 @@ type benchmark struct {
 	flags           func(*pflag.FlagSet)
 	cases           func() ([]testCase, error)
 	implementations func() []implementation
+
+	// targets are checked at the end of a run. It may be nil.
+	targets func([]record) []target
+}
+
+// target is what the project wants of a result.
+type target struct {
+	text string
+	met  bool
+}
+
+func (t target) String() string {
+	if t.met {
+		return "PASS: " + t.text
+	}
+	return "FAIL: " + t.text
 }
 
 // testCase is one thing to measure.

@@ -59,29 +59,29 @@ import (
 	"github.com/shardbook/shardbook/lib/collective/group"
 )
 
-// kernel is a loop over memory that does next to nothing else, as in McCalpin's STREAM.
-type kernel struct {
+// loop is a loop over memory that does next to nothing else, as in McCalpin's STREAM.
+type loop struct {
 	run   func(a, b *C.float, n C.size_t, times C.int)
 	moves int64 // bytes read and written for a byte of a
 }
 
 var (
-	copyKernel   = kernel{func(a, b *C.float, n C.size_t, times C.int) { C.copy(a, b, n, times) }, 2}
-	negateKernel = kernel{func(a, b *C.float, n C.size_t, times C.int) { C.negate(a, b, n, times) }, 2}
-	addKernel    = kernel{func(a, b *C.float, n C.size_t, times C.int) { C.add(a, b, n, times) }, 3}
+	copyLoop   = loop{func(a, b *C.float, n C.size_t, times C.int) { C.copy(a, b, n, times) }, 2}
+	negateLoop = loop{func(a, b *C.float, n C.size_t, times C.int) { C.negate(a, b, n, times) }, 2}
+	addLoop    = loop{func(a, b *C.float, n C.size_t, times C.int) { C.add(a, b, n, times) }, 3}
 )
 
-// serveMemory is the limit of collectives that one kernel gives.
-func serveMemory(k kernel) server {
+// serveMemory is the limit of collectives that one loop gives.
+func serveMemory(l loop) server {
 	return serveLimit(func(ctx context.Context, threads group.Group) subject {
-		return &memory{kernel: k, ctx: ctx, threads: threads}
+		return &memory{loop: l, ctx: ctx, threads: threads}
 	})
 }
 
 // memory is one of the threads. All of them together move data between arrays as large as all ranks' buffers; the time
 // is scaled to the bytes that the collective operation must move.
 type memory struct {
-	kernel
+	loop
 	ctx     context.Context
 	threads group.Group
 	collectiveCase

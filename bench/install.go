@@ -41,29 +41,41 @@ const (
 func installCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "install",
-		Short: "Install the peers: PyTorch, JAX and mpi4py, pinned, into the cache folder",
+		Short: "Install the peers: PyTorch, JAX, mpi4py and the Rust kernel evcxr, pinned, into the cache folder",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			part, err := peersPart()
 			if err != nil {
 				return err
 			}
-			dir, ok := part.Installed()
-			if !ok {
-				bar := notebook.NewBar("installing", pyenv.Packages(requirements)+2)
-				defer bar.Done()
-				show := func(_, _ int, what string) { bar.Step("%s", what) }
-				if dir, err = part.Ensure(cmd.Context(), show); err != nil {
-					return err
-				}
+			dir, err := ensure(cmd.Context(), part, pyenv.Packages(requirements)+2)
+			if err != nil {
+				return err
 			}
 			fmt.Println(pyenv.Python(dir))
-			if _, err := exec.LookPath("mpirun"); err != nil {
-				return errors.New("the Python packages are installed, but there is no mpirun: " + needMPI)
+			rust, err := evcxrPart(cmd.Context())
+			if err == nil {
+				_, err = ensure(cmd.Context(), rust, 0)
 			}
-			return nil
+			if err != nil {
+				err = fmt.Errorf("the Python packages are installed, but not the Rust kernel: %w", err)
+			}
+			if _, notFound := exec.LookPath("mpirun"); notFound != nil {
+				err = errors.Join(err, errors.New("there is no mpirun: "+needMPI))
+			}
+			return err
 		},
 	}
+}
+
+// ensure installs a part if it is not there, with a progress bar of about that number of steps.
+func ensure(ctx context.Context, part cache.Part, steps int) (dir string, err error) {
+	if dir, ok := part.Installed(); ok {
+		return dir, nil
+	}
+	bar := notebook.NewBar("installing "+part.Name, steps)
+	defer bar.Done()
+	return part.Ensure(ctx, func(_, _ int, what string) { bar.Step("%s", what) })
 }
 
 // peersPart is the private Python environment with the peers' packages.

@@ -21,7 +21,7 @@ import (
 
 // benchmarks are all there are; each has a file of its own name.
 var benchmarks = []func() *benchmark{newCollectives, newTraining, newData, newTensor, newZero, newZeroMemory,
-	newFlash, newPipeline, newHosts}
+	newFlash, newPipeline, newHosts, newCell}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -50,7 +50,7 @@ func newCommand() *cobra.Command {
 			return nil
 		},
 	}
-	root.AddCommand(installCommand(), tablesCommand())
+	root.AddCommand(installCommand(), tablesCommand(), rerunCommand())
 	for _, fresh := range benchmarks {
 		root.AddCommand(benchmarkCommand(fresh()))
 	}

@@ -18,6 +18,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/shardbook/shardbook/internal/kerneltest"
 	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 )
@@ -165,6 +166,11 @@ func TestBenchmarks(t *testing.T) {
 			false, false},
 		{"pipeline of peers", newPipeline, "--d=6 --batch=8 --microbatches=4 --ms=1 --rounds=1 --peers",
 			"simulated player-4:simulated torch-player-4:simulated", 9, false, false},
+		{"cell", newCell, "--rounds=1 --impls=println", "println", 1, false, false},
+		{"cell on XLA", newCell, "--rounds=1", "println xla:println chart:println", 1, true, false},
+		{"cell of JAX", newCell, "--rounds=1 --peers --impls=jax", "println jax:println", 1, true, false},
+		{"cell in Rust", newCell, "--rounds=1 --peers --impls=evcxr,evcxr-matmul", "println evcxr evcxr-matmul:println", 1,
+			true, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			if test.full {
@@ -177,6 +183,14 @@ func TestBenchmarks(t *testing.T) {
 			}
 			if test.mpi {
 				systest.OpenMPI(t)
+			}
+			if strings.HasPrefix(test.name, "cell") {
+				kerneltest.Ready(t)
+			}
+			if strings.Contains(test.flags, evcxrName) {
+				if _, err := evcxrEnv(t.Context(), place{}); err != nil {
+					systest.Skip(t, systest.NoPeers, err)
+				}
 			}
 			b := test.fresh()
 			records := must.Get(run(t.Context(), b, test.flags))(t)
@@ -363,6 +377,9 @@ func TestBadArguments(t *testing.T) {
 		{"flash --sizes=0", "0 tokens, want 1 to"},
 		{"flash --threads=0", "--threads=0: want 1 or more"},
 		{"flash --worker=torch", `no implementation "torch"`},
+		{"rerun", "requires at least 1 arg"},
+		{"rerun 00-devices --rounds=0", "--rounds=0: want 1 or more"},
+		{"rerun nonsense", `no notebook "nonsense"`},
 	} {
 		cmd := newCommand()
 		cmd.SetArgs(strings.Fields(test.args))

@@ -19,7 +19,7 @@ func TestTables(t *testing.T) {
 		Machine: machine{Processor: "Some (R) CPU @ 2 GHz", Cores: 2, Memory: 8 << 30, System: "linux/amd64"},
 		Versions: map[string]versions{
 			"good": {nameGo: "1.26", namePlugin: "some-plugin 0.1.2"},
-			"slow": {namePython: "3.13", nameJaxlib: "0.1.2"},
+			"slow": {"Python": "3.13", nameJaxlib: "0.1.2"},
 		},
 	}
 	o.Records = compare(o.Bench, testCase{name: "one"}, []result{
@@ -48,7 +48,8 @@ func TestTables(t *testing.T) {
 		}
 	}
 	o.Versions["slow"][nameJaxlib] = "0.1.1"
-	want := "The XLA versions differ: ours is that of some-plugin 0.1.2, JAX's that of jaxlib 0.1.1."
+	o.Versions["rust"] = versions{"evcxr": "0.1"}
+	want := "Peers: Python 3.13, evcxr 0.1, jaxlib 0.1.1. The XLA versions differ: ours is that of some-plugin 0.1.2, JAX's that of jaxlib 0.1.1."
 	if got := sidesText(o.Versions); !strings.Contains(got, want) {
 		t.Errorf("no %q in %q", want, got)
 	}

@@ -150,13 +150,20 @@ func (r *report) finish(ended error) error {
 		heading = fmt.Sprintf("PARTIAL: the run ended early. The last case is %s, of %d rounds.\n%s", last.Case,
 			last.Rounds, heading)
 	}
+	out := os.Stdout
 	if r.json {
-		fmt.Fprintln(os.Stderr, heading)
+		out = os.Stderr
+		fmt.Fprintln(out, heading)
 	} else {
-		fmt.Printf("%s\n\n%s", heading, tableText(r.Records))
+		fmt.Fprintf(out, "%s\n\n%s", heading, tableText(r.Records))
 	}
 	if ended != nil {
 		return ended
+	}
+	if r.targets != nil {
+		for _, t := range r.targets(r.Records) {
+			fmt.Fprintln(out, t)
+		}
 	}
 	if r.save != "" {
 		path := filepath.Join(r.save, r.fileName())

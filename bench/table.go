@@ -21,9 +21,9 @@ var columns = []struct {
 	{"over", false, func(r record) string { return r.Over }},
 	{"cost", false, func(r record) string { return cell("%.3f", r.Cost) }},
 	{"of least times", false, func(r record) string { return cell("%.3f", r.MinCost) }},
-	{"ratio", false, func(r record) string { return cell("%.2f", r.Ratio) }},
-	{"least", false, func(r record) string { return cell("%.2f", r.RatioMin) }},
-	{"of least times", false, func(r record) string { return cell("%.2f", r.MinRatio) }},
+	{"ratio", false, func(r record) string { return ratioCell(r.Ratio) }},
+	{"least", false, func(r record) string { return ratioCell(r.RatioMin) }},
+	{"of least times", false, func(r record) string { return ratioCell(r.MinRatio) }},
 	{"best peer", false, func(r record) string { return r.Best }},
 	{"% of limit", false, func(r record) string { return cell("%.0f", 100*r.OfLimit) }},
 	{"first step, ms", true, func(r record) string { return cell("%.4g", r.FirstMS) }},
@@ -45,6 +45,14 @@ func cell(format string, value float64) string {
 		return ""
 	}
 	return fmt.Sprintf(format, value)
+}
+
+// ratioCell keeps two digits of a small ratio.
+func ratioCell(ratio float64) string {
+	if ratio < 0.1 {
+		return cell("%.2g", ratio)
+	}
+	return cell("%.2f", ratio)
 }
 
 func mebibytes(bytes int64) string { return cell("%.4g", float64(bytes)/(1<<20)) }

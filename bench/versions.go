@@ -12,12 +12,11 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// versions are those of what a worker measures with, by name. A worker in Go has nameGo, a peer in Python namePython.
+// versions are those of what a worker measures with, by name. One of ours has nameGo, a peer has not.
 type versions map[string]string
 
 const (
 	nameGo     = "Go"
-	namePython = "Python"
 	namePlugin = "XLA plugin"
 	nameJaxlib = "jaxlib"
 )
@@ -49,10 +48,10 @@ func pluginName(info xla.Info) string {
 func sidesText(of map[string]versions) string {
 	we, they := versions{}, versions{}
 	for _, v := range of {
-		if _, ok := v[namePython]; ok {
-			maps.Copy(they, v)
-		} else {
+		if _, ok := v[nameGo]; ok {
 			maps.Copy(we, v)
+		} else {
+			maps.Copy(they, v)
 		}
 	}
 	text := "Ours: " + we.String() + "."

@@ -18,11 +18,11 @@ def versions():
     return {"Python": platform.python_version(), **{name: importlib.metadata.version(name) for name in named}}
 
 
-def serve(subject):
+def serve(subject, uses=None):
     """Answer requests until the connection ends.
 
     subject has prepare(case) -> facts or None, sample(calls) -> milliseconds of a
-    call, finish().
+    call, finish(). uses are other versions than those of this Python.
     """
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(os.environ["SHARDBOOK_BENCH_SOCKET"])
@@ -31,7 +31,7 @@ def serve(subject):
     def say(**answer):
         print(json.dumps(answer), file=lines, flush=True)
 
-    say(versions=versions())
+    say(versions=uses or versions())
     for line in lines:
         request = json.loads(line)
         try:
