@@ -50,7 +50,7 @@ func New(dir, cacheDir string) (*Kernel, error) {
 	k.parts = sync.OnceValues(func() ([]cache.Part, error) { // asks python and go, which takes a moment
 		python, pythonErr := k.python()
 		tools, toolsErr := k.tools()
-		modules, modulesErr := k.modules()
+		modules, modulesErr := k.modules(tools)
 		return []cache.Part{python, tools, modules}, errors.Join(pythonErr, toolsErr, modulesErr)
 	})
 	return k, nil

@@ -26,7 +26,7 @@ const completionDir = "completion"
 
 // tools are the programs that GoNB's cells need: GoNB in the version of go.mod, and goimports and gopls in the versions
 // of tools/go.mod (a module of its own, because gopls needs another golang.org/x/tools than GoMLX). gopls has its own
-// folder because only JupyterLab's kernels use it.
+// folder because only JupyterLab's kernels use it. What they find there is kernel/completion, which starts it.
 func (k *Kernel) tools() (cache.Part, error) {
 	goVersion, err := k.goVersion(context.Background())
 	if err != nil {
@@ -40,21 +40,30 @@ func (k *Kernel) tools() (cache.Part, error) {
 	if err != nil {
 		return cache.Part{}, err
 	}
+	completion, err := k.sources("kernel/completion")
+	if err != nil {
+		return cache.Part{}, err
+	}
 	return cache.Part{
 		Root: k.Cache,
 		Name: "tools",
 		Version: fingerprint(string(sums), moduleLine(string(main), "github.com/janpfeifer/gonb"), goVersion,
-			completionDir),
+			completionDir, completion),
 		Bytes: toolsBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
-			for i, tool := range []struct{ name, module, pkg, dir string }{
-				{"gonb", ".", "github.com/janpfeifer/gonb", ""},
-				{"goimports", "tools", "golang.org/x/tools/cmd/goimports", ""},
-				{"gopls", "tools", "golang.org/x/tools/gopls", completionDir},
-			} {
-				report(i, 3, "building "+tool.name)
-				bin := filepath.Join(dir, tool.dir) + string(filepath.Separator)
-				build := command.Command{Name: "go", Args: []string{"build", "-o", bin, tool.pkg},
+			tools := []struct{ path, module, pkg string }{
+				{"gonb", ".", "github.com/janpfeifer/gonb"},
+				{"goimports", "tools", "golang.org/x/tools/cmd/goimports"},
+				{filepath.Join(completionDir, "real", "gopls"), "tools", "golang.org/x/tools/gopls"},
+				{filepath.Join(completionDir, "gopls"), ".", modulePath + "/kernel/completion"},
+			}
+			for i, tool := range tools {
+				report(i, len(tools), "building "+filepath.Base(tool.path))
+				path := filepath.Join(dir, tool.path)
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					return err
+				}
+				build := command.Command{Name: "go", Args: []string{"build", "-o", path, tool.pkg},
 					Dir: filepath.Join(k.Root, tool.module), Env: ownGo}
 				if err := build.Run(ctx); err != nil {
 					return err
@@ -66,9 +75,10 @@ func (k *Kernel) tools() (cache.Part, error) {
 }
 
 // modules fills Go's module cache with everything that a cell may import, since cells run with GOPROXY=off, and the
-// build cache, so that the first cell does not compile GoMLX. `go build` alone would miss modules. The part's folder is
-// in the module cache, so clearing that also removes the part.
-func (k *Kernel) modules() (cache.Part, error) {
+// caches of go and gopls, so that the first cell does not compile GoMLX, and the first completion does not type-check
+// it. `go build` alone would miss modules. The part's folder is in the module cache, so clearing that also removes the
+// part.
+func (k *Kernel) modules(tools cache.Part) (cache.Part, error) {
 	sums, err := os.ReadFile(filepath.Join(k.Root, "go.sum"))
 	if err != nil {
 		return cache.Part{}, err
@@ -83,10 +93,10 @@ func (k *Kernel) modules() (cache.Part, error) {
 	return cache.Part{
 		Root:    filepath.Join(modCache, "cache", "shardbook"),
 		Name:    "modules",
-		Version: fingerprint(string(sums), string(said)),
+		Version: fingerprint(string(sums), string(said), tools.Version),
 		Bytes:   modulesBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
-			report(0, 2, "downloading Go modules")
+			report(0, 3, "downloading Go modules")
 			// It uses a copy of go.mod and go.sum, because `download all` writes sums into go.sum, and set-up must not
 			// change the project.
 			for _, name := range []string{"go.mod", "go.sum"} {
@@ -106,17 +116,45 @@ func (k *Kernel) modules() (cache.Part, error) {
 			built := 0
 			onLine := func(pkg string) {
 				built++
-				report(1, 2, fmt.Sprintf("compiling Go packages: %d, %s", built, pkg))
+				report(1, 3, fmt.Sprintf("compiling Go packages: %d, %s", built, pkg))
 			}
 			build := command.Command{Name: "go", Args: []string{"build", "-v", "./lib/..."}, Dir: k.Root, Env: ownGo,
 				OnLine: onLine}
-			return build.Run(ctx)
+			if err := build.Run(ctx); err != nil {
+				return err
+			}
+			report(2, 3, "type-checking Go packages")
+			programs, _ := tools.Installed()
+			warmUp := command.Command{Name: filepath.Join(programs, completionDir, "gopls"),
+				Args: []string{"warm-up", k.Root}, Env: []string{"GOWORK=", "GOFLAGS=-buildvcs=false"}}
+			_ = warmUp.Run(ctx) // without it the first completion takes longer
+			return ctx.Err()
 		},
 	}, nil
 }
 
 // ownGo makes set-up's go commands build this checkout, whatever workspace or flags the user has.
 var ownGo = []string{"GOWORK=off", "GOFLAGS=-buildvcs=false"}
+
+// sources returns the Go files of a folder, without tests, as one text.
+func (k *Kernel) sources(folder string) (string, error) {
+	files, err := filepath.Glob(filepath.Join(k.Root, folder, "*.go"))
+	if err != nil {
+		return "", err
+	}
+	var all strings.Builder
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		all.Write(text)
+	}
+	return all.String(), nil
+}
 
 // goVersion returns the version of Go that the project is built with.
 func (k *Kernel) goVersion(ctx context.Context) (string, error) {
