@@ -28,13 +28,13 @@ var standIns embed.FS
 const goXLA = "github.com/gomlx/go-xla"
 
 // cellModule makes a copy of go-xla's module for cells: of what writes programs, with the stand-ins in place of what
-// calls XLA.
-func (k *Kernel) cellModule() (cache.Part, error) {
+// calls XLA. It also fills gopls's cache with what cells import.
+func (k *Kernel) cellModule(tools cache.Part) (cache.Part, error) {
 	main, err := os.ReadFile(filepath.Join(k.Root, "go.mod"))
 	if err != nil {
 		return cache.Part{}, err
 	}
-	texts := []string{moduleLine(string(main), goXLA), k.Root}
+	texts := []string{moduleLine(string(main), goXLA), tools.Version}
 	err = fs.WalkDir(standIns, "goxla", func(name string, entry fs.DirEntry, err error) error {
 		if err != nil || entry.IsDir() {
 			return err
@@ -44,9 +44,9 @@ func (k *Kernel) cellModule() (cache.Part, error) {
 		return err
 	})
 	return cache.Part{
-		Root: k.Cache, Name: "cells", Version: fingerprint(texts...), Bytes: 10e6,
+		Root: k.Cache, Name: "cells", Version: fingerprint(texts...), Bytes: 200e6,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
-			report(0, 1, "preparing go-xla for cells")
+			report(0, 2, "preparing go-xla for cells")
 			where := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", goXLA)
 			where.Dir, where.Env = k.Root, append(os.Environ(), ownGo...)
 			from, err := where.Output()
@@ -58,7 +58,15 @@ func (k *Kernel) cellModule() (cache.Part, error) {
 			if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o644); err != nil {
 				return err
 			}
-			return copyForCells(os.DirFS(strings.TrimSpace(string(from))), dir)
+			if err := copyForCells(os.DirFS(strings.TrimSpace(string(from))), dir); err != nil {
+				return err
+			}
+			report(1, 2, "type-checking Go packages")
+			programs, _ := tools.Installed()
+			warmUp := command.Command{Name: filepath.Join(programs, completionDir, "gopls"),
+				Args: []string{"warm-up", k.Root, dir}, Env: []string{"GOWORK=", cellFlags}}
+			_ = warmUp.Run(ctx) // without it the first completion takes longer
+			return ctx.Err()
 		},
 	}, err
 }
@@ -131,13 +139,13 @@ func (k *Kernel) buildCells(ctx context.Context, report cache.Progress) error {
 	if err := os.Symlink("../shardbook-resident", tool); err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	part, err := k.cellModule()
+	parts, err := k.parts()
 	if err != nil {
 		return err
 	}
-	module, ok := part.Installed()
+	module, ok := parts[3].Installed()
 	if !ok {
-		return nil
+		return errors.New("the module for cells is not installed: run `shardbook setup`")
 	}
 	text := fmt.Sprintf("go %s\n\nuse (\n\t%q\n\t%q\n)\n", goLine(k.Root), k.Root, module)
 	if err := os.WriteFile(k.workspace(), []byte(text), 0o644); err != nil {
@@ -150,7 +158,7 @@ func (k *Kernel) buildCells(ctx context.Context, report cache.Progress) error {
 
 // CellEnv returns the environment of go commands that build packages as cells are built.
 func (k *Kernel) CellEnv() []string {
-	return []string{"GOWORK=" + k.workspace(), "GOFLAGS=-buildvcs=false -tags=" + cellTags, "GOPROXY=off"}
+	return []string{"GOWORK=" + k.workspace(), cellFlags, "GOPROXY=off"}
 }
 
 // workspace is the file of the workspace in which cells are built, but for their own module.
@@ -163,8 +171,8 @@ const (
 	InProcess  = "SHARDBOOK_IN_PROCESS=1"
 )
 
-// cellTags are the build tags of cells. The last two keep cgo out of the standard library.
-const cellTags = "resident,netgo,osusergo"
+// cellFlags has the build tags of cells. The last two keep cgo out of the standard library.
+const cellFlags = "GOFLAGS=-buildvcs=false -tags=resident,netgo,osusergo"
 
 // goLine returns the version in the project's go.mod.
 func goLine(root string) string {

@@ -94,7 +94,7 @@ func (k *Kernel) Headless(ctx context.Context, r Run) error {
 	if err != nil {
 		return err
 	}
-	// Without gopls: there is no completion here, and each kernel's gopls would type-check the project.
+	// Without gopls: nobody asks for completion here.
 	env, err := k.environ(false)
 	if err != nil {
 		return err

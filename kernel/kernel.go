@@ -51,7 +51,7 @@ func New(dir, cacheDir string) (*Kernel, error) {
 		python, pythonErr := k.python()
 		tools, toolsErr := k.tools()
 		modules, modulesErr := k.modules()
-		cells, cellsErr := k.cellModule()
+		cells, cellsErr := k.cellModule(tools)
 		return []cache.Part{python, tools, modules, cells}, errors.Join(pythonErr, toolsErr, modulesErr, cellsErr)
 	})
 	return k, nil

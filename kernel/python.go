@@ -36,6 +36,10 @@ var serverConfig string
 const pageConfig = `{"disabledExtensions": {"@jupyterlab/apputils-extension:announcements": true}}
 `
 
+// settingsOverrides has JupyterLab wait longer than a second for completions, since the first one starts gopls.
+const settingsOverrides = `{"@jupyterlab/completer-extension:manager": {"providerTimeout": 4000}}
+`
+
 // pythonBytes is the space that the environment needs while pip fills it.
 const pythonBytes = 600e6
 
@@ -49,8 +53,8 @@ func (k *Kernel) python() (cache.Part, error) {
 	return cache.Part{
 		Root: k.Cache,
 		Name: "python",
-		Version: fingerprint(requirements, templateIndex, templateConf, serverConfig, pageConfig, chart.Loader(),
-			labextension.Contents(), interpreter, version),
+		Version: fingerprint(requirements, templateIndex, templateConf, serverConfig, pageConfig, settingsOverrides,
+			chart.Loader(), labextension.Contents(), interpreter, version),
 		Bytes: pythonBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			return installPython(ctx, interpreter, dir, report)
@@ -72,6 +76,7 @@ func installPython(ctx context.Context, interpreter, dir string, report cache.Pr
 		"share/jupyter/nbconvert/templates/shardbook/loader.html.j2": "{% raw %}" + chart.Loader() + "{% endraw %}\n",
 		"etc/jupyter/jupyter_server_config.json":                     serverConfig,
 		"etc/jupyter/labconfig/page_config.json":                     pageConfig,
+		"etc/jupyter/labconfig/default_setting_overrides.json":       settingsOverrides,
 	})
 }
 

@@ -26,7 +26,7 @@ const completionDir = "completion"
 
 // tools are the programs that GoNB's cells need: GoNB in the version of go.mod, and goimports and gopls in the versions
 // of tools/go.mod (a module of its own, because gopls needs another golang.org/x/tools than GoMLX). gopls has its own
-// folder because only JupyterLab's kernels use it.
+// folder because only JupyterLab's kernels use it. What they find there is kernel/completion, which starts it.
 func (k *Kernel) tools() (cache.Part, error) {
 	goVersion, err := k.goVersion(context.Background())
 	if err != nil {
@@ -40,21 +40,30 @@ func (k *Kernel) tools() (cache.Part, error) {
 	if err != nil {
 		return cache.Part{}, err
 	}
+	completion, err := k.sources("kernel/completion")
+	if err != nil {
+		return cache.Part{}, err
+	}
 	return cache.Part{
 		Root: k.Cache,
 		Name: "tools",
 		Version: fingerprint(string(sums), moduleLine(string(main), "github.com/janpfeifer/gonb"), goVersion,
-			completionDir),
+			completionDir, completion),
 		Bytes: toolsBytes,
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
-			for i, tool := range []struct{ name, module, pkg, dir string }{
-				{"gonb", ".", "github.com/janpfeifer/gonb", ""},
-				{"goimports", "tools", "golang.org/x/tools/cmd/goimports", ""},
-				{"gopls", "tools", "golang.org/x/tools/gopls", completionDir},
-			} {
-				report(i, 3, "building "+tool.name)
-				bin := filepath.Join(dir, tool.dir) + string(filepath.Separator)
-				build := command.Command{Name: "go", Args: []string{"build", "-o", bin, tool.pkg},
+			tools := []struct{ path, module, pkg string }{
+				{"gonb", ".", "github.com/janpfeifer/gonb"},
+				{"goimports", "tools", "golang.org/x/tools/cmd/goimports"},
+				{filepath.Join(completionDir, "real", "gopls"), "tools", "golang.org/x/tools/gopls"},
+				{filepath.Join(completionDir, "gopls"), ".", modulePath + "/kernel/completion"},
+			}
+			for i, tool := range tools {
+				report(i, len(tools), "building "+filepath.Base(tool.path))
+				path := filepath.Join(dir, tool.path)
+				if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+					return err
+				}
+				build := command.Command{Name: "go", Args: []string{"build", "-o", path, tool.pkg},
 					Dir: filepath.Join(k.Root, tool.module), Env: ownGo}
 				if err := build.Run(ctx); err != nil {
 					return err
@@ -106,6 +115,26 @@ func (k *Kernel) modules() (cache.Part, error) {
 
 // ownGo makes set-up's go commands build this checkout, whatever workspace or flags the user has.
 var ownGo = []string{"GOWORK=off", "GOFLAGS=-buildvcs=false"}
+
+// sources returns the Go files of a folder, without tests, as one text.
+func (k *Kernel) sources(folder string) (string, error) {
+	files, err := filepath.Glob(filepath.Join(k.Root, folder, "*.go"))
+	if err != nil {
+		return "", err
+	}
+	var all strings.Builder
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		text, err := os.ReadFile(file)
+		if err != nil {
+			return "", err
+		}
+		all.Write(text)
+	}
+	return all.String(), nil
+}
 
 // goVersion returns the version of Go that the project is built with.
 func (k *Kernel) goVersion(ctx context.Context) (string, error) {
