@@ -16,8 +16,9 @@ import (
 	"github.com/shardbook/shardbook/internal/command"
 )
 
-// Cells are built with the tag "resident": their devices are in a process beside the notebook's kernel (kernel/resident).
-// So they need no cgo, no XLA and none of its protocol buffers, which is most of what their programs would link.
+// Cells are built with the tag "resident": their devices are in a process beside the notebook's kernel
+// (kernel/resident). So they need no cgo, no XLA and none of its protocol buffers, which is most of what their programs
+// would link.
 
 // standIns are the packages of go-xla that cells have another form of, by their folders in go-xla.
 //

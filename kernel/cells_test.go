@@ -99,7 +99,8 @@ steps(1, back)`,
 func TestStale(t *testing.T) {
 	k := kerneltest.Ready(t)
 	got := printed(t, k, nil,
-		"import \"github.com/shardbook/shardbook/lib/notebook\"\n\nconst a = 2\n\nvar b = 3\n\nfunc made() int { return 10 * a }",
+		"import \"github.com/shardbook/shardbook/lib/notebook\"\n\n"+
+			"const a = 2\n\nvar b = 3\n\nfunc made() int { return 10 * a }",
 		"%%\nnotebook.Check(notebook.Keep(\"value\", made()))",
 		"var b = 4\n%%\nfmt.Println(notebook.Must(notebook.Kept[int](\"value\")))",
 		"const a = 5 // another\n%%\nfmt.Println(notebook.Must(notebook.Kept[int](\"value\")))",
@@ -231,7 +232,8 @@ func TestInterrupt(t *testing.T) {
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-const source = "#include <unistd.h>\nconst char *wait_long(slice_f32 y, slice_f32 z, slice_f32 x) { sleep(600); return 0; }"
+const source = "#include <unistd.h>\n" +
+	"const char *wait_long(slice_f32 y, slice_f32 z, slice_f32 x) { sleep(600); return 0; }"
 
 %%
 notebook.Check(notebook.Keep("number", 7))

@@ -45,8 +45,8 @@ func run(args []string) error {
 	return syscall.Exec(gopls, append([]string{gopls}, args...), os.Environ()) // whoever wants gopls itself
 }
 
-// serve serves the first client that connects to an address such as "unix;/tmp/socket", until that closes the connection
-// or ctx ends. It leaves no socket.
+// serve serves the first client that connects to an address such as "unix;/tmp/socket", until that closes the
+// connection or ctx ends. It leaves no socket.
 func serve(ctx context.Context, address string, connectTime time.Duration, s settings) error {
 	path, ok := strings.CutPrefix(address, "unix;")
 	if !ok {

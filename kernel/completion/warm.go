@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// warmUp fills gopls's cache with what a notebook may import: packages of the checkout, the first of the modules. To type-check that takes half a minute
-// and 500 MB. With the cache a new gopls answers after 2 s.
+// warmUp fills gopls's cache with what a notebook may import: packages of the checkout, the first of the modules. To
+// type-check that takes half a minute and 500 MB. With the cache a new gopls answers after 2 s.
 func warmUp(ctx context.Context, modules []string, s settings) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
