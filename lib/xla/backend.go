@@ -31,7 +31,6 @@ type Backend struct {
 	plugin          plugin.Plugin
 	client          unsafe.Pointer // PJRT_Client*
 	kernels         bool           // programs may call the kernels of internal/dense
-	donations       sync.Map       // the donated inputs of programs, by their names
 	building        sync.RWMutex   // held for reading while a program is compiled
 }
 
