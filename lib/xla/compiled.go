@@ -25,11 +25,11 @@ type compiled struct {
 }
 
 // compileLater sets a program's graph function, and gives it a unique name, by which the backend finds donated inputs.
-func compileLater[F graph.ExecGraphFn](c *compiled, b *Backend, fn F, donated []int) error {
+func compileLater(c *compiled, b *Backend, fn any, donated []int) error {
 	if err := checkDonated(donated, inputsOf(fn)); err != nil {
 		return err
 	}
-	exec, err := graph.NewExec(b, ThrowingErrors(fn))
+	exec, err := newExec(b, fn)
 	if err != nil {
 		return err
 	}
