@@ -71,19 +71,26 @@ func keep(name string, value any) error {
 //
 // It is an error if there is no value under name, if its type is not T, or if its type was declared again and changed.
 func Kept[T any](name string) (T, error) {
-	var value T
-	err := kept(name, reflect.ValueOf(&value).Elem())
-	if err == nil {
-		return value, nil
+	var value, zero T
+	if err := kept(name, &value); err != nil {
+		return zero, err
 	}
-	var zero T
-	if errors.Is(err, errNotKept) {
-		return zero, fmt.Errorf("notebook: %w", err)
-	}
-	return zero, fmt.Errorf("notebook: reading %q: %w", name, err)
+	return value, nil
 }
 
-func kept(name string, into reflect.Value) error {
+// kept reads what a pointer points to. It is not generic, since each cell compiles the generic functions that it calls.
+func kept(name string, pointer any) error {
+	err := read(name, reflect.ValueOf(pointer).Elem())
+	switch {
+	case errors.Is(err, errNotKept):
+		return fmt.Errorf("notebook: %w", err)
+	case err != nil:
+		return fmt.Errorf("notebook: reading %q: %w", name, err)
+	}
+	return nil
+}
+
+func read(name string, into reflect.Value) error {
 	if err := checkName(name); err != nil {
 		return err
 	}

@@ -22,35 +22,36 @@ const EnvParams = "SHARDBOOK_PARAMS"
 //
 // If the value set is not a T, Param ends the program as [Check] does. Write name as a string literal, so that
 // [ParamNames] finds it.
-func Param[T paramValue](name string, def T) T { return Must(lookupParam(name, def)) }
+func Param[T paramValue](name string, def T) T {
+	Check(lookupParam(name, &def))
+	return def
+}
 
 type paramValue interface {
 	int | float64 | string | bool | time.Duration
 }
 
-// lookupParam returns def with an error.
-func lookupParam[T paramValue](name string, def T) (T, error) {
+// lookupParam sets what a pointer to a paramValue points to, if the parameter is set. After an error the value is of no
+// use. It is not generic, since each cell compiles the generic functions that it calls.
+func lookupParam(name string, value any) error {
 	values, err := decodeParams(os.Getenv(EnvParams))
 	if err != nil {
-		return def, err
+		return err
 	}
 	text, ok := values[name]
 	if !ok {
-		return def, nil
+		return nil
 	}
-	value, err := parseParam[T](text)
-	if err != nil {
-		return def, fmt.Errorf("notebook: parameter %q is set to %q, which is not %w", name, text, err)
+	if err := parseParam(text, value); err != nil {
+		return fmt.Errorf("notebook: parameter %q is set to %q, which is not %w", name, text, err)
 	}
-	return value, nil
+	return nil
 }
 
-// parseParam parses text as a T. Its error describes T.
-func parseParam[T paramValue](text string) (T, error) {
-	var value T
-	var err error
+// parseParam parses text as what a pointer points to. Its error describes the type.
+func parseParam(text string, value any) (err error) {
 	var wanted string
-	switch p := any(&value).(type) {
+	switch p := value.(type) {
 	case *int:
 		wanted = "a whole number (int) such as 8"
 		*p, err = strconv.Atoi(text)
@@ -67,12 +68,12 @@ func parseParam[T paramValue](text string) (T, error) {
 		*p = text
 	}
 	if errors.Is(err, strconv.ErrRange) {
-		return value, errors.New(wanted + ": it is out of range")
+		return errors.New(wanted + ": it is out of range")
 	}
 	if err != nil {
-		return value, errors.New(wanted)
+		return errors.New(wanted)
 	}
-	return value, nil
+	return nil
 }
 
 func decodeParams(text string) (map[string]string, error) {

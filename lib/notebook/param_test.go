@@ -41,16 +41,15 @@ func TestParam(t *testing.T) {
 	lookup(t, "devices", 8, 8, "")
 	for _, bad := range []string{"devices=16", `{"devices":16}`, `["devices"]`, "{"} {
 		t.Setenv(EnvParams, bad)
-		if got, err := lookupParam("devices", 8); got != 8 || err == nil || !strings.Contains(err.Error(), EnvParams) {
-			t.Errorf("%s: got %d, %v", bad, got, err)
-		}
+		must.Refuse(t, bad, lookupParam("devices", new(int)), EnvParams)
 	}
 }
 
 func lookup[T paramValue](t *testing.T, name string, def, want T, wantErr string) {
 	t.Helper()
-	got, err := lookupParam(name, def)
-	if got != want {
+	got := def
+	err := lookupParam(name, &got)
+	if err == nil && got != want {
 		t.Errorf("%s: got %v, want %v", name, got, want)
 	}
 	if message := fmt.Sprint(err); message != cmp.Or(wantErr, "<nil>") {

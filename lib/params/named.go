@@ -2,7 +2,6 @@ package params
 
 import (
 	"fmt"
-	"maps"
 	"reflect"
 	"slices"
 
@@ -57,7 +56,21 @@ func (n Named[T]) Get(name string) T {
 	return v
 }
 
-func (n Named[T]) sorted() []string { return slices.Sorted(maps.Keys(n)) }
+func (n Named[T]) sorted() []string {
+	names := make([]string, 0, len(n))
+	for name := range n {
+		names = append(names, name)
+	}
+	return inOrder(names)
+}
+
+// inOrder sorts names. It is not inlined: each package that uses Named compiles its methods, such as a notebook's cell.
+//
+//go:noinline
+func inOrder(names []string) []string {
+	slices.Sort(names)
+	return names
+}
 
 // Check returns an error if the number of values is not that of the tree's entries, a value is nil or has another
 // element type or shape than its entry, or two entries have the same name.

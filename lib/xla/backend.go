@@ -25,7 +25,6 @@ type Backend struct {
 	ledger          *ledger
 	owner           owner
 	kernels         bool         // programs may call the kernels of internal/dense
-	donations       sync.Map     // the donated inputs of programs, by their names
 	building        sync.RWMutex // held for reading while a program is compiled
 }
 

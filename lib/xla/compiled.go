@@ -25,25 +25,29 @@ type compiled struct {
 }
 
 // compileLater sets a program's graph function, and gives it a unique name, by which the backend finds donated inputs.
-func compileLater[F graph.ExecGraphFn](c *compiled, b *Backend, fn F, donated []int) error {
+func compileLater(c *compiled, b *Backend, fn any, donated []int) error {
 	if err := checkDonated(donated, inputsOf(fn)); err != nil {
 		return err
 	}
-	exec, err := graph.NewExec(b, ThrowingErrors(fn))
+	exec, err := newExec(b, fn)
 	if err != nil {
 		return err
 	}
 	exec.WithName(fmt.Sprintf("%s/%d", functionName(fn), programs.Add(1)))
 	if len(donated) > 0 {
-		b.donations.Store(exec.Name(), donated)
+		donations.Store(exec.Name(), donated)
 	}
 	c.backend, c.exec, c.donated = b, exec, donated
-	runtime.AddCleanup(c, func(name string) { b.donations.Delete(name) }, exec.Name())
+	runtime.AddCleanup(c, func(name string) { donations.Delete(name) }, exec.Name())
 	return nil
 }
 
 // programs counts programs, for unique names.
 var programs atomic.Int64
+
+// donations has the donated inputs of programs, by their names. It is no field of [Backend], since a package that uses a
+// type with a sync.Map, such as a notebook's cell, compiles all of the map's methods.
+var donations sync.Map
 
 // number matches the end of a program's name: its number, and GoMLX's for the shapes of its inputs.
 var number = regexp.MustCompile(`/\d+(#\d+)?$`)
@@ -84,7 +88,7 @@ func (c *compiled) close() {
 	defer c.closing.Unlock()
 	c.closed = true
 	c.exec.Finalize()
-	c.backend.donations.Delete(c.exec.Name())
+	donations.Delete(c.exec.Name())
 }
 
 // latest returns a property of the executable that was most recently compiled or run.

@@ -89,13 +89,13 @@ func donate(parameter *stablehlo.Value) {
 	parameter.Attributes["jax.buffer_donor"] = true
 }
 
-// donated returns the inputs that a graph donates. The builder knows no more than its name, which GoMLX makes of the
+// donatedBy returns the inputs that a graph donates. The builder knows no more than its name, which GoMLX makes of the
 // program's: "program#0", "program#1", ….
-func (b *Backend) donated(graphName string) []int {
+func donatedBy(graphName string) []int {
 	if i := strings.LastIndexByte(graphName, '#'); i >= 0 {
 		graphName = graphName[:i]
 	}
-	donated, _ := b.donations.Load(graphName)
+	donated, _ := donations.Load(graphName)
 	list, _ := donated.([]int)
 	return list
 }

@@ -27,7 +27,7 @@ type builder struct {
 // Builder starts a graph; GoMLX calls it. XLA gets the name without the number that is specific to this process, so
 // that the program is the same in every process.
 func (b *Backend) Builder(name string) compute.Builder {
-	return &builder{Builder: b.Backend.Builder(withoutNumber(name)), backend: b, donated: b.donated(name),
+	return &builder{Builder: b.Backend.Builder(withoutNumber(name)), backend: b, donated: donatedBy(name),
 		products: map[*stablehlo.Value]product{}}
 }
 

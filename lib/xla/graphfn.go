@@ -16,21 +16,58 @@ import (
 // with an error for results on which GoMLX would panic: none, and nil nodes. A [Program] uses it by itself.
 func ThrowingErrors[F graph.ExecGraphFn](fn F) F {
 	f := reflect.ValueOf(fn)
-	if f.Kind() != reflect.Func || f.IsNil() {
-		return fn // GoMLX rejects it
-	}
-	return reflect.MakeFunc(f.Type(), func(args []reflect.Value) []reflect.Value {
-		defer func() {
-			if by := recover(); by != nil {
-				panic(thrown{asError(by)})
-			}
-		}()
-		results := f.Call(args)
-		if !someNodes(results) {
-			panic(errors.New("the graph function returns no nodes, or a nil node: return what the program computes"))
+	throws := func(args []reflect.Value) []reflect.Value { return throwing(f, args) }
+	return reflect.MakeFunc(f.Type(), throws).Interface().(F)
+}
+
+// throwing calls a graph function as ThrowingErrors says.
+func throwing(f reflect.Value, args []reflect.Value) []reflect.Value {
+	defer func() {
+		if by := recover(); by != nil {
+			panic(thrown{asError(by)})
 		}
-		return results
-	}).Interface().(F)
+	}()
+	if f.IsNil() {
+		panic(errors.New("the graph function is nil"))
+	}
+	results := f.Call(args)
+	if !someNodes(results) {
+		panic(errors.New("the graph function returns no nodes, or a nil node: return what the program computes"))
+	}
+	return results
+}
+
+// newExec is graph.NewExec(b, ThrowingErrors(fn)), but not generic: a package that calls a generic function, such as a
+// notebook's cell, compiles it, and GoMLX's has a function for each type of fn.
+func newExec(b *Backend, fn any) (*graph.Exec, error) {
+	f, t := reflect.ValueOf(fn), reflect.TypeOf(fn)
+	takesGraph := t.In(0) == reflect.TypeFor[*graph.Graph]()
+	takesSlice, returnsSlice := t.In(t.NumIn()-1).Kind() == reflect.Slice, t.Out(0).Kind() == reflect.Slice
+	count, outputs := inputsOf(fn), t.NumOut()
+	if returnsSlice {
+		outputs = -1
+	}
+	return graph.NewExecCanonical(b, func(g *graph.Graph, inputs []*graph.Node) (nodes []*graph.Node) {
+		var args []reflect.Value
+		if takesGraph {
+			args = append(args, reflect.ValueOf(g))
+		}
+		if takesSlice {
+			args = append(args, reflect.ValueOf(inputs))
+		} else {
+			for i := range count {
+				args = append(args, reflect.ValueOf(inputs[i]))
+			}
+		}
+		results := throwing(f, args)
+		if returnsSlice {
+			return results[0].Interface().([]*graph.Node)
+		}
+		for _, r := range results {
+			nodes = append(nodes, r.Interface().(*graph.Node))
+		}
+		return nodes
+	}, count, outputs, takesGraph, takesSlice, returnsSlice)
 }
 
 // someNodes reports whether results, of the types that a graph function may have, are nodes, and at least one.

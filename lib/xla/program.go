@@ -53,7 +53,7 @@ func Compile[F graph.ExecGraphFn](m *Mesh, fn F, layout Shardings) (*Program, er
 }
 
 // newProgram checks a layout and makes a program.
-func newProgram[F graph.ExecGraphFn](m *Mesh, fn F, layout Shardings) (*Program, error) {
+func newProgram(m *Mesh, fn any, layout Shardings) (*Program, error) {
 	if m == nil {
 		return nil, errors.New("the mesh is nil: make one with Backend.Mesh")
 	}
