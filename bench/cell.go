@@ -127,7 +127,7 @@ println!("EDIT {}", y[y.len() - 1]);`
 )
 
 func cellImplementations() []implementation {
-	const printing, computing, base = "print", "compute", "println"
+	const printing, computing, plain = "print", "compute", "println"
 	inGo := func(job cellJob) commands {
 		job.Kernel, job.Versions = kernel.Name, loaded
 		return job.with(func(context.Context, place) ([]string, error) { return nil, nil })
@@ -137,20 +137,21 @@ func cellImplementations() []implementation {
 		return job.with(evcxrEnv)
 	}
 	return []implementation{
-		{name: base, about: "fmt.Println in this project's kernel", role: ours, class: printing,
+		{name: plain, about: "fmt.Println in this project's kernel", role: ours, class: printing,
 			commands: inGo(cellJob{Cell: "%%\nfmt.Println(\"EDIT\")", Prints: "EDIT\n"})},
-		{name: "xla", about: "opens 4 devices and runs a program that the cache folder has", role: ours, class: computing,
-			over: base, commands: inGo(cellJob{Setup: xlaSetup, Cell: xlaCell + xlaPrint, Prints: printed})},
-		{name: "chart", about: "the same with a chart", role: variant, class: computing, over: base,
+		{name: "xla", about: "opens 4 devices and runs a program that the cache folder has", role: ours,
+			class: computing, over: plain,
+			commands: inGo(cellJob{Setup: xlaSetup, Cell: xlaCell + xlaPrint, Prints: printed})},
+		{name: "chart", about: "the same with a chart", role: variant, class: computing, over: plain,
 			commands: inGo(cellJob{Setup: xlaSetup, Cell: xlaCell + xlaChart + xlaPrint, Prints: printed,
 				Displays: 1})},
 		{name: "jax", about: "the same product in ipykernel, by a program of an earlier cell", role: peer,
-			class: computing, over: base,
+			class: computing, over: plain,
 			commands: cellJob{Kernel: "python3", Setup: jaxSetup, Cell: jaxCell, Prints: printed}.with(jaxEnv)},
 		{name: "evcxr", about: "println! in the Rust kernel", role: peer, class: printing,
 			commands: inRust(cellJob{Cell: `println!("EDIT");`, Prints: "EDIT\n"})},
 		{name: "evcxr-matmul", about: "the same product in the Rust kernel, by loops", role: peer, class: computing,
-			over: base, commands: inRust(cellJob{Setup: rustSetup, Cell: rustCell, Prints: printed})},
+			over: plain, commands: inRust(cellJob{Setup: rustSetup, Cell: rustCell, Prints: printed})},
 	}
 }
 
