@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/shardbook/shardbook/internal/echarts"
-	"github.com/shardbook/shardbook/internal/echarts/draw"
 	"github.com/shardbook/shardbook/lib/resident"
 )
 
@@ -32,8 +31,8 @@ func serveNotebook() error {
 	resident.Handle(s, n.put)
 	resident.Handle(s, n.get)
 	resident.Handle(s, n.names)
-	var charts draw.Engine
-	resident.Handle(s, func(_ *resident.Session, r echarts.Request) (echarts.Picture, error) { return charts.Draw(r) })
+	drawn := &charts{pictures: map[echarts.Request]echarts.Picture{}}
+	resident.Handle(s, drawn.draw)
 	go func() {
 		awaitEnd(kernel)
 		socket.Close()
