@@ -25,8 +25,7 @@ type Server struct {
 
 	handlers map[reflect.Type]func(*Session, any) (any, error)
 
-	// left is held for reading by those that have ended while their requests run.
-	left sync.RWMutex
+	ended sync.Map // of *Session: those whose cells have ended while their requests run
 }
 
 // Handle has a server answer requests of type Q with f. Requests of one connection may run at the same time.
@@ -92,8 +91,8 @@ func (s *Server) serve(socket *net.UnixConn) {
 	defer socket.Close()
 	session := &Session{}
 	defer func() {
-		s.left.RLock()
-		defer s.left.RUnlock()
+		s.ended.Store(session, true)
+		defer s.ended.Delete(session)
 		if s.Stuck != nil {
 			defer time.AfterFunc(patience, s.Stuck).Stop()
 		}
@@ -106,8 +105,9 @@ func (s *Server) serve(socket *net.UnixConn) {
 		}
 	}()
 	// The next cell must not begin in a process that may be about to be ended.
-	s.left.Lock()
-	s.left.Unlock()
+	for other := range s.ended.Range {
+		other.(*Session).running.Wait()
+	}
 	if err := s.Memory.send(socket); err != nil {
 		return
 	}

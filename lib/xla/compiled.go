@@ -45,8 +45,8 @@ func compileLater(c *compiled, b *Backend, fn any, donated []int) error {
 // programs counts programs, for unique names.
 var programs atomic.Int64
 
-// donations has the donated inputs of programs, by their names. It is no field of [Backend], since a package that uses a
-// type with a sync.Map, such as a notebook's cell, compiles all of the map's methods.
+// donations has the donated inputs of programs, by their names. It is no field of [Backend], since a package that uses
+// a type with a sync.Map, such as a notebook's cell, compiles all of the map's methods.
 var donations sync.Map
 
 // number matches the end of a program's name: its number, and GoMLX's for the shapes of its inputs.
