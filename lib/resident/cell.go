@@ -1,7 +1,6 @@
 package resident
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -99,7 +98,7 @@ func KeepArray(number uint64) (KeptArray, error) {
 
 // Devices returns the connection of this cell to the process with the devices. It is started with the environment that
 // the first call finds, as XLA reads it once.
-func Devices(context.Context) (*Conn, error) {
+func Devices() (*Conn, error) {
 	devices.Lock()
 	defer devices.Unlock()
 	if devices.conn != nil {

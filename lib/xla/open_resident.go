@@ -24,8 +24,8 @@ type owner struct {
 }
 
 // open opens the devices in that process. It checked them with canaries when it opened them first.
-func (c config) open(ctx context.Context) (*Backend, error) {
-	conn, err := resident.Devices(ctx)
+func (c config) open(context.Context) (*Backend, error) {
+	conn, err := resident.Devices()
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func KeptMemory() (used, unused int) {
 func ProcessorTime() time.Duration { return ownTime() + memoryOf(false).Processor }
 
 func memoryOf(free bool) (is memoryIs) {
-	conn, err := resident.Devices(context.Background())
+	conn, err := resident.Devices()
 	if err == nil {
 		is, _ = resident.Call[memoryIs](conn, askMemory{free})
 	}

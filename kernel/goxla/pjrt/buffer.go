@@ -167,7 +167,7 @@ func (c *Client) NewSharedBuffer(dtype dtypes.DType, dims []int, on ...*Device) 
 // make makes an array with a content.
 func (c *Client) make(dtype dtypes.DType, dims []int, device int, content []byte) (*Buffer, error) {
 	request := resident.Make{Client: c.id, Type: dtype, Dims: slices.Clone(dims), Device: device}
-	if c.conn.Memory == nil {
+	if c.conn.Memory == nil || !c.plugin.IsCPU() {
 		request.Content = content
 	}
 	array, err := resident.Call[resident.Array](c.conn, request)
