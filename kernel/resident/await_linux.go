@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -23,3 +24,6 @@ func awaitEnd(parent int) {
 		}
 	}
 }
+
+// endWithParent has a process end with the one that starts it, also if that is killed.
+func endWithParent() *syscall.SysProcAttr { return &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL} }

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"crypto/sha256"
-	"encoding/hex"
-	"io"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,9 +10,9 @@ import (
 	"syscall"
 )
 
-// GoNB builds every cell into the same file, so that the go command links it again even if the same cell was built
-// before. Kernels have this program as their go command, which puts the file of that earlier build back first. The real
-// go command then finds that it is up to date, or that it is not, by what it always compares.
+// GoNB writes a cell's program anew for every run, with all that has been declared since. So the go command compiles
+// and links it again even if the cell ran before and is the same. Kernels have this program as their go command, which
+// keeps what was built, by what a cell's main depends on.
 
 // becomeGo runs the go command.
 func becomeGo(args []string) error {
@@ -26,8 +24,11 @@ func becomeGo(args []string) error {
 	if output == "" {
 		return syscall.Exec(real, append([]string{"go"}, args...), os.Environ())
 	}
-	built := builtBefore(output)
-	_ = place(built, output) // where there is none, go links
+	b := buildIn(filepath.Dir(output))
+	if b.place(output) {
+		return nil
+	}
+	os.Remove(output) // it may be another name of one that is kept
 	cmd := exec.Command(real, args...)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	err = cmd.Run()
@@ -35,33 +36,9 @@ func becomeGo(args []string) error {
 		os.Exit(ended.ExitCode())
 	}
 	if err == nil {
-		_ = place(output, built) // else it is linked again next time
-		forgetOldest(filepath.Dir(built))
+		b.keep(output)
 	}
 	return err
-}
-
-// builtBytes limits the programs that a kernel keeps.
-const builtBytes = 300 << 20
-
-// forgetOldest removes the programs that were built first, until the others fit.
-func forgetOldest(folder string) {
-	entries, _ := os.ReadDir(folder)
-	var all []os.FileInfo
-	var total int64
-	for _, entry := range entries {
-		if info, err := entry.Info(); err == nil {
-			all, total = append(all, info), total+info.Size()
-		}
-	}
-	slices.SortFunc(all, func(a, b os.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
-	for _, info := range all {
-		if total <= builtBytes {
-			return
-		}
-		os.Remove(filepath.Join(folder, info.Name()))
-		total -= info.Size()
-	}
 }
 
 // goTool finds the real go command: the next one on the PATH.
@@ -91,31 +68,90 @@ func outputOf(args []string) string {
 	return ""
 }
 
-// builtBefore returns where the program with the same source is kept. It is in GoNB's folder, which ends with the
-// kernel; the go command ignores names that begin with a dot.
-func builtBefore(output string) string {
-	hash := sha256.New()
-	names, _ := filepath.Glob(filepath.Join(filepath.Dir(output), "*.go"))
-	for _, name := range names {
-		if file, err := os.Open(name); err == nil {
-			io.Copy(hash, file)
-			file.Close()
+// isGo reports whether this program was started as the go command.
+func isGo() bool { return filepath.Base(os.Args[0]) == "go" }
+
+// build is a program to be built, in GoNB's folder, which ends with the kernel.
+type build struct {
+	kept  string         // where it is kept, in a folder that the go command ignores; "": nowhere
+	lines map[string]int // where the declarations on which it depends begin
+}
+
+// buildIn describes the program in a folder.
+func buildIn(folder string) build {
+	s := readSource(folder)
+	key, ok := s.key(folder)
+	if !ok {
+		return build{}
+	}
+	return build{filepath.Join(folder, ".built", key), s.lines()}
+}
+
+// place makes a program that was built before available, if there is one. If its declarations were in other lines than
+// now, it puts in its place what corrects the lines in its messages, by which GoNB finds the cell.
+func (b build) place(output string) bool {
+	text, err := os.ReadFile(b.kept + ".lines")
+	var before map[string]int
+	if b.kept == "" || err != nil || json.Unmarshal(text, &before) != nil {
+		return false
+	}
+	os.Remove(output)
+	var moved [][2]int
+	for name, line := range before {
+		if now := b.lines[name]; now != line {
+			moved = append(moved, [2]int{line, now})
 		}
 	}
-	return filepath.Join(filepath.Dir(output), ".built", hex.EncodeToString(hash.Sum(nil)))
+	if len(moved) == 0 {
+		return os.Link(b.kept, output) == nil
+	}
+	for name, line := range before { // those that have not moved end those that have
+		if b.lines[name] == line {
+			moved = append(moved, [2]int{line, line})
+		}
+	}
+	slices.SortFunc(moved, func(a, b [2]int) int { return a[0] - b[0] })
+	self, err := os.Executable()
+	if err != nil {
+		return false
+	}
+	return relocated{b.kept, moved}.write(output, self) == nil
 }
 
-// place makes a file available under another name, in place of one that has the name.
-func place(from, to string) error {
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		return err
+// keep keeps a program that was built.
+func (b build) keep(output string) {
+	text, err := json.Marshal(b.lines)
+	if b.kept == "" || err != nil || os.MkdirAll(filepath.Dir(b.kept), 0o700) != nil {
+		return
 	}
-	if _, err := os.Stat(from); err != nil {
-		return err
+	os.Remove(b.kept)
+	if os.Link(output, b.kept) == nil {
+		_ = os.WriteFile(b.kept+".lines", text, 0o600) // without it, it is built again
 	}
-	os.Remove(to) // go would write into the file that both names have
-	return os.Link(from, to)
+	forgetOldest(filepath.Dir(b.kept))
 }
 
-// isGo reports whether this program was started as the go command.
-func isGo() bool { return strings.TrimSuffix(filepath.Base(os.Args[0]), ".exe") == "go" }
+// builtBytes limits the programs that a kernel keeps.
+const builtBytes = 300 << 20
+
+// forgetOldest removes the programs that were built first, until the others fit.
+func forgetOldest(folder string) {
+	entries, _ := os.ReadDir(folder)
+	var all []os.FileInfo
+	var total int64
+	for _, entry := range entries {
+		if info, err := entry.Info(); err == nil && !strings.HasSuffix(entry.Name(), ".lines") {
+			all, total = append(all, info), total+info.Size()
+		}
+	}
+	slices.SortFunc(all, func(a, b os.FileInfo) int { return a.ModTime().Compare(b.ModTime()) })
+	for _, info := range all {
+		if total <= builtBytes {
+			return
+		}
+		path := filepath.Join(folder, info.Name())
+		os.Remove(path + ".lines")
+		os.Remove(path)
+		total -= info.Size()
+	}
+}

@@ -2,6 +2,7 @@
 //
 //	resident kernel CONNECTION_FILE ROOT   start the notebook's process, then become GoNB
 //	resident with COMMAND [ARGUMENTS]      likewise, then become another command, such as a cell's program
+//	resident cell FILE                     run a cell's program that was built before
 //	resident notebook                      be the notebook's process: values, charts, and processes with devices
 //	resident devices                       be a process with devices
 //
@@ -41,6 +42,8 @@ func run(args []string) error {
 		return becomeKernel(args[1], args[2])
 	case len(args) > 1 && args[0] == "with":
 		return becomeCommand(args[1:])
+	case len(args) > 1 && args[0] == "cell":
+		return runRelocated(args[1], args[2:])
 	case len(args) == 1 && args[0] == "notebook":
 		return serveNotebook()
 	case len(args) == 1 && args[0] == "devices":
