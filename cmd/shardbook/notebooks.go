@@ -243,7 +243,7 @@ func notebooksCommand() *cobra.Command {
 	cmd.Flags().StringVar(&out, "out", "", "folder for the executed notebooks and their self-contained HTML")
 	cmd.Flags().BoolVar(&update, "update", false, "write the new outputs into the notebooks themselves")
 	cmd.Flags().BoolVar(&inProcess, "in-process", false,
-		"open devices in each cell's own process, not in one beside the kernel that lives as long as it does")
+		"open devices in each cell, not in a process beside the kernel")
 	cmd.Flags().StringArrayVar(&params, "set", nil, "set a parameter that a cell reads with notebook.Param: NAME=VALUE")
 	cmd.MarkFlagsMutuallyExclusive("out", "update")
 	cmd.Flags().DurationVar(&timeout, "timeout", kernel.DefaultCellTimeout, "longest time for one cell")
