@@ -158,14 +158,18 @@ const killed = `
 import os, signal, subprocess, sys, time
 from jupyter_client.manager import start_new_kernel
 
+def ours(process):
+    try:
+        with open(f"/proc/{process}/environ", "rb") as f:
+            return f"TMPDIR={tmp}".encode() in f.read().split(b"\0")
+    except OSError:
+        return False
+
 def left():
     found = subprocess.run(["pgrep", "-f", "shardbook-resident (notebook|devices)"], capture_output=True, text=True)
-    ours = [p for p in found.stdout.split() if p not in before[0]]
-    return ours, [d for d in os.listdir(tmp) if d.startswith("shardbook-")]
+    return list(filter(ours, found.stdout.split())), [d for d in os.listdir(tmp) if d.startswith("shardbook-")]
 
 tmp = os.environ["TMPDIR"]
-before = [[]]
-before[0] = left()[0]
 kernels = []
 for _ in range(int(sys.argv[1])):
     manager, client = start_new_kernel(kernel_name="shardbook")
@@ -232,20 +236,28 @@ func TestInterrupt(t *testing.T) {
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-const source = "#include <unistd.h>\n" +
-	"const char *wait_long(slice_f32 y, slice_f32 z, slice_f32 x) { sleep(600); return 0; }"
+const source = "#include <stdio.h>\n#include <unistd.h>\n" +
+	"const char *wait_long(slice_f32 y, slice_f32 z, slice_f32 x) { fclose(fopen(PATH, \"w\")); sleep(600); return 0; }"
 
 %%
 notebook.Check(notebook.Keep("number", 7))
 backend := notebook.Must(xla.Open(xla.Devices(1)))
+begun := filepath.Join(os.Getenv("GONB_TMP_DIR"), ".begun")
 var f func(y, z, x []float32) error
-library := notebook.Must(native.Load(source, native.Bind("wait_long", &f)))
+library := notebook.Must(native.Load(source, native.Bind("wait_long", &f), native.Flags("-DPATH=\""+begun+"\"")))
 wait := notebook.Must(library.Kernel("wait_long"))
 program := notebook.Must(xla.CompilePortable(backend, func(x *graph.Node) []*graph.Node {
 	return wait.Call([]*graph.Node{x}, []shapes.Shape{x.Shape(), x.Shape()}, nil)
 }))
-notebook.Check(program.Prepare(shapes.Make(dtypes.Float32, 2)))
-fmt.Println("begins")
+go func() {
+	for {
+		if _, err := os.Stat(begun); err == nil {
+			fmt.Println("begins")
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
+}()
 fmt.Println(program.Call(0, []float32{1, 2}))`,
 		`%%
 fmt.Println(notebook.Must(xla.Open(xla.Devices(1))).NumDevices(), notebook.Must(notebook.Kept[int]("number")))`}))(t)

@@ -31,7 +31,7 @@ import "fmt"
 
 func said() string { return "says" }
 
-func main() { fmt.Println(said()) }
+func main() { n := said(); fmt.Println(n) }
 `
 
 // notebookIn writes a program and a module beside it that the program's workspace uses.
@@ -70,9 +70,12 @@ func TestKey(t *testing.T) {
 	}{
 		{"other declarations", "main.go",
 			strings.Replace(program, "func main", "var n = 1\n\nfunc other() { said() }\n\nfunc main", 1), true},
+		{"declarations with names of local variables and fields", "main.go",
+			strings.Replace(program, "func main() {", "const n, Println = 1, 2\n\nfunc main() {", 1), true},
 		{"what git has", "../lib/.git/head", "2", true},
 		{"a function that main calls", "main.go", strings.Replace(program, `"says"`, `"said"`, 1), false},
-		{"a variable that calls a function first", "main.go", program + "\nvar m = said()\n", false},
+		{"a variable that is not used", "main.go", program + "\nvar m = said()\n", true},
+		{"a call before main", "main.go", program + "\nvar _ = said()\n", false},
 		{"an import for its effects", "main.go",
 			strings.Replace(program, `import "fmt"`, `import "fmt"; import _ "embed"`, 1), false},
 		{"an import of the same name", "main.go", strings.Replace(program, `"fmt"`, `"my/fmt"`, 1), false},

@@ -153,7 +153,7 @@ func (t *tail) Write(text []byte) (int, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.text = append(t.text, text...)
-	if extra := len(t.text) - 1<<14; extra > 0 {
+	if extra := len(t.text) - 1<<20; extra > 0 {
 		t.text = slices.Clone(t.text[extra:])
 	}
 	return len(text), nil

@@ -1,28 +1,29 @@
 package main
 
 import (
+	"errors"
 	"go/ast"
 	"go/parser"
 	"go/scanner"
 	"go/token"
+	"go/types"
 	"maps"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strings"
 )
 
 // source is the declarations of a cell's program, as GoNB writes it: the cell's main, and all that earlier cells have
-// declared. Methods belong to their types, imports to "import NAME".
+// declared, by their names. Methods belong to their types; imports have the name "import PATH", or "import _" where the
+// package is imported for its effects.
 type source map[string]declaration
 
 type declaration struct {
-	text  string          // its tokens, without comments and ends of lines
-	full  string          // as it is written
-	line  int             // where it begins
-	uses  map[string]bool // names that occur in it
-	calls bool            // it is a variable that calls a function before main begins
+	text string          // its tokens, without comments and ends of lines
+	full string          // as it is written
+	line int             // where it begins
+	uses map[string]bool // names of those that it uses
 }
 
 // readSource reads the program in a folder. A program that cannot be read has no declarations.
@@ -33,27 +34,43 @@ func readSource(folder string) source {
 	if err != nil {
 		return nil
 	}
+	// What is imported is not read, which is an error for each use of it. The other names are found all the same.
+	found := types.Info{Uses: map[*ast.Ident]types.Object{}, Defs: map[*ast.Ident]types.Object{}}
+	check := types.Config{Importer: nothing{}, Error: func(error) {}}
+	pkg, _ := check.Check("main", files, []*ast.File{file}, &found)
 	at := func(p token.Pos) int { return files.Position(p).Offset }
 	s := source{}
 	add := func(node ast.Node, names ...string) {
-		_, variable := node.(*ast.ValueSpec)
-		calls, uses := false, map[string]bool{}
-		ast.Inspect(node, func(n ast.Node) bool {
-			switch n := n.(type) {
-			case *ast.Ident:
-				uses[n.Name] = true
-			case *ast.CallExpr:
-				calls = calls || variable
+		uses := map[string]bool{}
+		var visit func(n ast.Node) bool
+		visit = func(n ast.Node) bool {
+			if selector, ok := n.(*ast.SelectorExpr); ok {
+				ast.Inspect(selector.X, visit) // what is selected is another package's, or belongs to a type
+				return false
+			}
+			name, ok := n.(*ast.Ident)
+			if _, defined := found.Defs[name]; !ok || defined {
+				return true
+			}
+			switch of := found.Uses[name].(type) {
+			case *types.PkgName:
+				uses["import "+of.Imported().Path()] = true
+			case nil:
+				uses[name.Name] = true // it may be any
+			default:
+				if of.Parent() == pkg.Scope() {
+					uses[name.Name] = true
+				}
 			}
 			return true
-		})
+		}
+		ast.Inspect(node, visit)
 		for _, name := range names {
 			d, ok := s[name]
 			if !ok {
 				d.uses = map[string]bool{}
 				d.line = files.Position(node.Pos()).Line
 			}
-			d.calls = d.calls || calls
 			d.text += tokens(text[at(node.Pos()):at(node.End())])
 			d.full += string(text[at(node.Pos()):at(node.End())]) + "\n"
 			maps.Copy(d.uses, uses)
@@ -65,7 +82,7 @@ func readSource(folder string) source {
 		case *ast.FuncDecl:
 			add(d, owner(d))
 		case *ast.GenDecl:
-			if d.Tok == token.CONST && d.Lparen.IsValid() { // a constant may depend on those before it
+			if counts(d) { // constants depend on those before them
 				var names []string
 				for _, spec := range d.Specs {
 					for _, name := range spec.(*ast.ValueSpec).Names {
@@ -78,7 +95,7 @@ func readSource(folder string) source {
 			for _, spec := range d.Specs {
 				switch spec := spec.(type) {
 				case *ast.ImportSpec:
-					add(spec, "import "+importName(spec))
+					add(spec, importName(spec))
 				case *ast.TypeSpec:
 					add(spec, spec.Name.Name)
 				case *ast.ValueSpec:
@@ -110,17 +127,32 @@ func tokens(text []byte) string {
 	}
 }
 
-// importName is the name under which a file uses an import, as far as its text says.
+// counts reports whether a declaration has constants whose values depend on their places.
+func counts(d *ast.GenDecl) (any bool) {
+	for _, spec := range d.Specs {
+		if spec, ok := spec.(*ast.ValueSpec); ok && d.Tok == token.CONST {
+			any = any || len(spec.Values) == 0
+			ast.Inspect(spec, func(n ast.Node) bool {
+				name, ok := n.(*ast.Ident)
+				any = any || ok && name.Name == "iota"
+				return true
+			})
+		}
+	}
+	return any
+}
+
+// nothing imports nothing.
+type nothing struct{}
+
+func (nothing) Import(path string) (*types.Package, error) { return nil, errors.New("it is not read") }
+
+// importName is the name of an import in a source.
 func importName(spec *ast.ImportSpec) string {
-	if spec.Name != nil {
-		return spec.Name.Name
+	if spec.Name != nil && (spec.Name.Name == "_" || spec.Name.Name == ".") {
+		return "import _"
 	}
-	parts := strings.Split(strings.Trim(spec.Path.Value, "`\""), "/")
-	last := parts[len(parts)-1]
-	if len(parts) > 1 && regexp.MustCompile(`^v\d+$`).MatchString(last) {
-		last = parts[len(parts)-2]
-	}
-	return last
+	return "import " + strings.Trim(spec.Path.Value, "`\"")
 }
 
 // owner is a function's name, or the name of a method's type.
@@ -165,7 +197,6 @@ func (s source) reached(from ...string) source {
 		found[name] = d
 		for use := range d.uses {
 			visit(use)
-			visit("import " + use)
 		}
 	}
 	for _, name := range from {
@@ -174,19 +205,16 @@ func (s source) reached(from ...string) source {
 	return found
 }
 
-// runs returns what is part of the program that runs: what main depends on, and all that runs before it.
+// runs returns what is part of the program that runs: what main depends on, and what is declared for its effects. The
+// first value of a variable that nothing else uses is no such effect.
 func (s source) runs() source {
-	from := []string{"main", "init", "import _", "import ."}
+	from := []string{"main", "init", "_"}
 	uses := map[string]bool{}
-	for name, d := range s {
+	for _, d := range s {
 		maps.Copy(uses, d.uses)
-		if d.calls {
-			from = append(from, name)
-		}
 	}
 	for name := range s {
-		// A package may have another name than its path says.
-		if of, ok := strings.CutPrefix(name, "import "); ok && !uses[of] {
+		if strings.HasPrefix(name, "import ") && !uses[name] { // for its effects, or its name is not what its path says
 			from = append(from, name)
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
@@ -45,7 +46,7 @@ var c = a + 2
 type box[T any] struct{ x T }
 func (b *box[T]) get() T { return b.x }
 func f() int { return c + new(box[int]).get() }
-func main() {}`, "a b c"},
+func main() {}`, "a c"},
 		{`const a, b = 1, 2
 var c = a + 1
 type box[T any] struct{ x T }
@@ -56,6 +57,14 @@ func main() {}`, "box f"},
 		want := strings.Fields(test.want)
 		if !slices.Equal(got, want) {
 			t.Errorf("%v have changed, want %v, in\n%s", got, want, test.now)
+		}
+	}
+	const constants = "\nconst (\n\ta = iota\n\tb\n)\nconst (\n\tc = 1\n\td = 2\n)\nfunc main() { println(b, d) }"
+	counted := read(t, constants).used()
+	for _, test := range []struct{ was, is, want string }{{"\tb\n", "\tz\n\tb\n", "[b]"}, {"\tc = 1\n", "", "[]"}} {
+		got := counted.changed(read(t, strings.Replace(constants, test.was, test.is, 1)))
+		if fmt.Sprint(got) != test.want {
+			t.Errorf("%q instead of %q: %v have changed, want %s", test.is, test.was, got, test.want)
 		}
 	}
 	if names := made.changed(readSource(t.TempDir())); len(names) != len(made) {
