@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/gomlx/compute"
 	goxla "github.com/gomlx/go-xla/compute/xla"
 	"github.com/gomlx/go-xla/pjrt"
 
@@ -105,8 +104,12 @@ func (l *lender) open(_ *resident.Session, o resident.Open) (resident.Opened, er
 	for _, c := range info.Canaries {
 		own.opened.Canaries = append(own.opened.Canaries, resident.Canary(c))
 	}
-	for i := range info.Devices {
-		own.opened.Devices = append(own.opened.Devices, b.DeviceDescription(compute.DeviceNum(i)))
+	for _, device := range own.client().AddressableDevices() {
+		about, err := device.GetDescription()
+		if err != nil {
+			return resident.Opened{}, err
+		}
+		own.opened.Devices = append(own.opened.Devices, about.DebugString())
 	}
 	l.mu.Lock()
 	l.byNumber = append(l.byNumber, own)
