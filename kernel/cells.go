@@ -2,7 +2,6 @@ package kernel
 
 import (
 	"context"
-	"embed"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -20,11 +19,6 @@ import (
 // (kernel/resident). So they need no cgo, no XLA and none of its protocol buffers, which is most of what their programs
 // would link.
 
-// standIns are the packages of go-xla that cells have another form of, by their folders in go-xla.
-//
-//go:embed goxla/*/*.go
-var standIns embed.FS
-
 // goXLA is the module's path.
 const goXLA = "github.com/gomlx/go-xla"
 
@@ -35,17 +29,11 @@ func (k *Kernel) cellModule(tools cache.Part) (cache.Part, error) {
 	if err != nil {
 		return cache.Part{}, err
 	}
-	texts := []string{moduleLine(string(main), goXLA), tools.Version}
-	err = fs.WalkDir(standIns, "goxla", func(name string, entry fs.DirEntry, err error) error {
-		if err != nil || entry.IsDir() {
-			return err
-		}
-		text, err := standIns.ReadFile(name)
-		texts = append(texts, name, string(text))
-		return err
-	})
+	pjrt, pjrtErr := k.sources("kernel/goxla/pjrt")
+	installer, installerErr := k.sources("kernel/goxla/installer")
 	return cache.Part{
-		Root: k.Cache, Name: "cells", Version: fingerprint(texts...), Bytes: 200e6,
+		Root: k.Cache, Name: "cells", Bytes: 200e6,
+		Version: fingerprint(moduleLine(string(main), goXLA), tools.Version, pjrt, installer),
 		Install: func(ctx context.Context, dir string, report cache.Progress) error {
 			report(0, 2, "preparing go-xla for cells")
 			where := exec.CommandContext(ctx, "go", "list", "-m", "-f", "{{.Dir}}", goXLA)
@@ -59,7 +47,8 @@ func (k *Kernel) cellModule(tools cache.Part) (cache.Part, error) {
 			if err := os.WriteFile(filepath.Join(dir, "go.mod"), []byte(mod), 0o644); err != nil {
 				return err
 			}
-			if err := copyForCells(os.DirFS(strings.TrimSpace(string(from))), dir); err != nil {
+			standIns := os.DirFS(filepath.Join(k.Root, "kernel", "goxla"))
+			if err := copyForCells(os.DirFS(strings.TrimSpace(string(from))), standIns, dir); err != nil {
 				return err
 			}
 			report(1, 2, "type-checking Go packages")
@@ -69,25 +58,18 @@ func (k *Kernel) cellModule(tools cache.Part) (cache.Part, error) {
 			_ = warmUp.Run(ctx) // without it the first completion takes longer
 			return ctx.Err()
 		},
-	}, err
+	}, errors.Join(pjrtErr, installerErr)
 }
 
-// copyForCells copies what cells need of go-xla's module.
-func copyForCells(from fs.FS, to string) error {
+// copyForCells copies what cells need of go-xla's module, and the packages that stand in for others of it.
+func copyForCells(from, standIns fs.FS, to string) error {
 	return errors.Join(
 		copyFiles(from, "compute/xla", to, "*.go"),
 		copyFiles(from, "stablehlo", to, "*.go"),
 		copyFiles(from, "types", to, "*.go", "*/*.go"),
 		copyFiles(from, "internal", to, "utils/*.go", "optypes/*.go", "shapeinference/*.go"),
-		copyFiles(must(fs.Sub(standIns, "goxla")), ".", to, "*/*.go"),
+		copyFiles(standIns, ".", to, "*/*.go"),
 	)
-}
-
-func must(f fs.FS, err error) fs.FS {
-	if err != nil {
-		panic(err)
-	}
-	return f
 }
 
 // copyFiles copies the files of a folder that match patterns, except tests.

@@ -174,13 +174,18 @@ func (r *Rank) Load(ctx context.Context, c *checkpoint.Checkpoint) error {
 	if err != nil {
 		return r.orFail(err)
 	}
+	return r.resume(ctx, tree, state, c.Step)
+}
+
+// resume replaces the state and the number of steps.
+func (r *Rank) resume(ctx context.Context, tree params.Tree, state []*tensors.Tensor, steps int) error {
 	if err := r.begin(ctx, tree, state); err != nil {
 		return r.fail(err)
 	}
 	if r.Hook != nil {
 		r.hook = r.Hook() // the old one has errors of other steps
 	}
-	r.steps = c.Step
+	r.steps = steps
 	return nil
 }
 

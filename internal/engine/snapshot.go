@@ -33,19 +33,11 @@ func (r *Rank) Restore(ctx context.Context, steps int, snapshot map[string]*tens
 	if r.failed != nil {
 		return r.failed
 	}
-	tree := r.Recipe.State()
 	state, err := r.Recipe.Ordered(snapshot)
 	if err != nil {
 		return err
 	}
-	if err := r.begin(ctx, tree, state); err != nil {
-		return r.fail(err)
-	}
-	if r.Hook != nil {
-		r.hook = r.Hook() // the old one has errors of other steps
-	}
-	r.steps = steps
-	return nil
+	return r.resume(ctx, r.Recipe.State(), state, steps)
 }
 
 // Snapshot returns copies of the full state of all ranks, by name.

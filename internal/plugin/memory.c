@@ -254,7 +254,7 @@ int memory_keep(void *library) {
 	return 1;
 }
 
-int memory_share(char **at, size_t *size) {
+int memory_share(char **at) {
 	int fd = memfd_create("shardbook", MFD_CLOEXEC);
 	if (fd < 0) return -1;
 	void *mapped = ftruncate(fd, SHARED) ? MAP_FAILED
@@ -265,7 +265,6 @@ int memory_share(char **at, size_t *size) {
 	}
 	lowest = (uintptr_t)mapped, highest = lowest + SHARED;
 	*at = shared = mapped;
-	*size = SHARED;
 	return fd;
 }
 
@@ -283,7 +282,7 @@ void memory_sizes(size_t *in_use, size_t *kept) {
 }
 #else
 int memory_keep(void *library) { return 0; }
-int memory_share(char **at, size_t *size) { return -1; }
+int memory_share(char **at) { return -1; }
 void memory_free(void) {}
 void memory_sizes(size_t *in_use, size_t *kept) { *in_use = *kept = 0; }
 #endif

@@ -37,8 +37,7 @@ func KeepMemory(p Plugin) bool {
 // It returns its file, and the address at which this process has it. Call it once, before [KeepMemory].
 func ShareMemory() (*os.File, uintptr, error) {
 	var at *C.char
-	var size C.size_t
-	fd := C.memory_share(&at, &size)
+	fd := C.memory_share(&at)
 	if fd < 0 {
 		return nil, 0, errors.New("this system has no memory that processes can share (memfd_create, and 1 TiB of addresses): " +
 			"run notebooks with --in-process")

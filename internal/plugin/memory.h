@@ -6,7 +6,7 @@ int memory_keep(void *library);
 
 // memory_share makes memory that other processes can map, from which blocks are then taken, small ones too. Call it before
 // memory_keep. It returns the file's descriptor, or -1 where that is not possible, and where the memory is.
-int memory_share(char **at, size_t *size);
+int memory_share(char **at);
 
 // memory_free unmaps the blocks that are not in use.
 void memory_free(void);

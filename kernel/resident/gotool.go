@@ -79,12 +79,16 @@ type build struct {
 
 // buildIn describes the program in a folder.
 func buildIn(folder string) build {
-	s := readSource(folder)
-	key, ok := s.key(folder)
+	runs := readSource(folder).runs()
+	key, ok := runs.key(folder)
 	if !ok {
 		return build{}
 	}
-	return build{filepath.Join(folder, ".built", key), s.lines()}
+	b := build{filepath.Join(folder, ".built", key), map[string]int{}}
+	for name, d := range runs {
+		b.lines[name] = d.line
+	}
+	return b
 }
 
 // place makes a program that was built before available, if there is one. If its declarations were in other lines than
@@ -96,26 +100,21 @@ func (b build) place(output string) bool {
 		return false
 	}
 	os.Remove(output)
-	var moved [][2]int
+	var lines [][2]int
+	moved := false
 	for name, line := range before {
-		if now := b.lines[name]; now != line {
-			moved = append(moved, [2]int{line, now})
-		}
+		lines = append(lines, [2]int{line, b.lines[name]})
+		moved = moved || line != b.lines[name]
 	}
-	if len(moved) == 0 {
+	if !moved {
 		return os.Link(b.kept, output) == nil
 	}
-	for name, line := range before { // those that have not moved end those that have
-		if b.lines[name] == line {
-			moved = append(moved, [2]int{line, line})
-		}
-	}
-	slices.SortFunc(moved, func(a, b [2]int) int { return a[0] - b[0] })
+	slices.SortFunc(lines, func(a, b [2]int) int { return a[0] - b[0] })
 	self, err := os.Executable()
 	if err != nil {
 		return false
 	}
-	return relocated{b.kept, moved}.write(output, self) == nil
+	return relocated{b.kept, lines}.write(output, self) == nil
 }
 
 // keep keeps a program that was built.

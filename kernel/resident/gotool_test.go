@@ -53,7 +53,7 @@ func notebookIn(t *testing.T, text string) (folder string) {
 
 func keyOf(t *testing.T, folder string) string {
 	t.Helper()
-	key, ok := readSource(folder).key(folder)
+	key, ok := readSource(folder).runs().key(folder)
 	if !ok {
 		t.Fatal("the program has no key")
 	}
@@ -96,7 +96,7 @@ func TestKey(t *testing.T) {
 			t.Fatalf("after %s it is not what it was", test.name)
 		}
 	}
-	if _, ok := readSource(t.TempDir()).key(folder); ok {
+	if _, ok := readSource(t.TempDir()).runs().key(folder); ok {
 		t.Error("no program has a key")
 	}
 }

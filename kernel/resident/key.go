@@ -15,16 +15,15 @@ import (
 	"golang.org/x/mod/modfile"
 )
 
-// key identifies what is built: the declarations that run, as they are written, the modules, and the flags. It returns
-// false if it cannot tell.
+// key identifies what is built of the declarations that run: these, as they are written, the modules, and the flags. It
+// returns false if it cannot tell.
 func (s source) key(folder string) (string, bool) {
-	runs := s.runs()
-	if _, ok := runs["main"]; !ok {
+	if _, ok := s["main"]; !ok {
 		return "", false
 	}
 	h := sha256.New()
-	for _, name := range slices.Sorted(maps.Keys(runs)) {
-		fmt.Fprintf(h, "%s\n%s\n", name, runs[name].full)
+	for _, name := range slices.Sorted(maps.Keys(s)) {
+		fmt.Fprintf(h, "%s\n%s\n", name, s[name].full)
 	}
 	folders, ok := local(folder, h)
 	if !ok {
@@ -96,13 +95,4 @@ func fingerprint(to io.Writer, root string) error {
 		}
 		return err
 	})
-}
-
-// lines returns where what runs begins.
-func (s source) lines() map[string]int {
-	all := map[string]int{}
-	for name, d := range s.runs() {
-		all[name] = d.line
-	}
-	return all
 }

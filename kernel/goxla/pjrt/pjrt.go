@@ -71,9 +71,6 @@ type Client struct {
 	devices []*Device
 }
 
-// ID returns the client's number in the process.
-func (c *Client) ID() uint64 { return c.id }
-
 // Destroy forgets the client. The process keeps its devices open.
 func (c *Client) Destroy() error {
 	opened.Delete(c.plugin.name)
