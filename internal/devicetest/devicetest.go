@@ -48,6 +48,15 @@ func OpenOwn(t testing.TB, n int) *xla.Backend {
 	return backend
 }
 
+// OpenShared opens n devices that share a number of the plugin's, as ranks share a GPU, and closes them when the test ends.
+func OpenShared(t testing.TB, n, share int) *xla.Backend {
+	t.Helper()
+	backend, err := xla.Open(xla.Devices(n), xla.Share(share), xla.Plugin(Plugin()))
+	check(t, err)
+	t.Cleanup(backend.Close)
+	return backend
+}
+
 func open(n int) (*xla.Backend, error) { return xla.Open(xla.Devices(n), xla.Plugin(Plugin())) }
 
 func check(t testing.TB, err error) {

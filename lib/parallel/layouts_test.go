@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/internal/toy"
@@ -52,7 +53,7 @@ type form struct {
 	placement sequence.Placement
 	layers    int
 	clip      float64
-	staged    bool
+	shared    bool // ranks share devices, which the host cannot access, as on a GPU
 }
 
 func (f form) String() string {
@@ -66,7 +67,7 @@ func (f form) String() string {
 		{string(l.Schedule), l.Pipe > 1}, {"recompute", l.Recompute},
 		{"partition", l.Partition}, {fmt.Sprintf("shards=%d", l.Shards), l.Shards > 0}, {fmt.Sprintf("offload=%+v",
 			l.Offload), l.Offload != offload.Host{}},
-		{"clip", f.clip > 0}, {"staged", f.staged}} {
+		{"clip", f.clip > 0}, {"shared", f.shared}} {
 		if part.is && part.name != "" {
 			text += "," + part.name
 		}
@@ -79,7 +80,7 @@ func (f form) factors() []any {
 	l := f.Layout
 	return []any{l.Replicas > 1, l.Data > 1, l.Pipe > 1, l.Tensor > 1, l.Ring > 1, l.Ulysses > 1, l.ZeRO, f.placement,
 		l.TensorSequence, l.Schedule,
-		l.Recompute, l.Partition, l.Shards, l.Offload, f.clip > 0, l.RingRanks, f.staged}
+		l.Recompute, l.Partition, l.Shards, l.Offload, f.clip > 0, l.RingRanks, f.shared}
 }
 
 // formsOf makes the runs of all layouts of eight devices and all stages of ZeRO, and spreads over them what a layout
@@ -120,6 +121,7 @@ func formsOf() (all []form) {
 			}
 			f.TensorSequence = s.tensor > 1 && k%3 == 0
 			f.Recompute = k%4 == 1
+			f.shared = k%5 == 3
 			if zero == 0 && s.data > 1 && i%2 == 0 {
 				f.Replicas, f.Data = 2, s.data/2
 			}
@@ -144,7 +146,7 @@ func formsOf() (all []form) {
 			Activations: true}},
 	} {
 		l.RingRanks = true
-		all = append(all, form{layers: 2, Layout: l, placement: placements[i%3], staged: i%3 == 0})
+		all = append(all, form{layers: 2, Layout: l, placement: placements[i%3], shared: i%3 == 0})
 	}
 	return all
 }
@@ -187,8 +189,12 @@ func TestLayouts(t *testing.T) {
 				_, alone[of] = traintest.Alone(t, devices(), r, layoutSteps, texts(layoutRows))
 			}
 			want := alone[of]
-			run := must.Get(parallel.New(context.Background(), devices(), sharing(r, f.Layout, f.placement), f.Layout,
-				parallel.Options{Staged: f.staged}))(t)
+			on := devices()
+			if f.shared {
+				on = devicetest.OpenShared(t, f.Devices(), f.Devices()/f.Ranks())
+			}
+			run := must.Get(parallel.New(context.Background(), on, sharing(r, f.Layout, f.placement), f.Layout,
+				parallel.Options{Staged: f.shared}))(t)
 			off := 0.0
 			for i, m := range steps(t, run, layoutSteps, texts(layoutRows)) {
 				off = max(off, math.Abs(m.Loss/want[i].Loss-1))

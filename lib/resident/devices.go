@@ -7,6 +7,8 @@ import "github.com/gomlx/compute/dtypes"
 // Open opens devices, or finds those that are open with the same options.
 type Open struct {
 	Devices  int    // 0: the default
+	Share    int    // as in xla.Share
+	GPU      string // as in xla.CompileFor
 	Plugin   string // as in xla.Plugin
 	CacheDir string
 	Options  map[string]bool // by name, of those that the devices depend on
@@ -16,6 +18,7 @@ type Open struct {
 type Opened struct {
 	Client           uint64
 	Devices          []string // descriptions
+	Count            int      // of xla.Backend, whose devices may share these
 	Platform, Plugin string
 	Source, API      string
 	Canaries         []Canary

@@ -25,6 +25,8 @@ type Backend struct {
 	ledger          *ledger
 	owner           owner
 	kernels         bool         // programs may call the kernels of internal/dense
+	share           int          // the plugin's devices that ours share, as many as there are if each has its own
+	target          bool         // programs are compiled for devices that are not here
 	building        sync.RWMutex // held for reading while a program is compiled
 }
 
@@ -92,15 +94,23 @@ func (b *Backend) Close() {
 
 // BufferFromFlatData copies a flat slice to a device.
 func (b *Backend) BufferFromFlatData(device compute.DeviceNum, flat any, shape shapes.Shape) (compute.Buffer, error) {
-	return b.own(b.Backend.BufferFromFlatData(device, flat, shape))
+	return b.own(device)(b.Backend.BufferFromFlatData(b.physical(device), flat, shape))
 }
 
 // NewSharedBuffer makes a buffer whose memory Go and the device share. Only CPU devices support it.
 func (b *Backend) NewSharedBuffer(device compute.DeviceNum, shape shapes.Shape) (compute.Buffer, any, error) {
-	inner, flat, err := b.Backend.NewSharedBuffer(device, shape)
-	owned, err := b.own(inner, err)
+	inner, flat, err := b.Backend.NewSharedBuffer(b.physical(device), shape)
+	owned, err := b.own(device)(inner, err)
 	return owned, flat, err
 }
 
 // DeviceNum numbers a backend's devices from 0.
 type DeviceNum = compute.DeviceNum
+
+// NumDevices returns the number of devices.
+func (b *Backend) NumDevices() int { return b.info.Devices }
+
+// physical returns the plugin's number of a device.
+func (b *Backend) physical(device compute.DeviceNum) compute.DeviceNum {
+	return device % compute.DeviceNum(b.share)
+}

@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/dtypes"
 )
 
 // buffer is go-xla's buffer with an entry in the backend's ledger while it lives. It returns our backend as its own, so
@@ -14,34 +15,48 @@ import (
 type buffer struct {
 	compute.Buffer
 	backend *Backend
+	device  compute.DeviceNum
 	entry   *entry
 }
 
-// own wraps a buffer that go-xla made, or returns the error with which it did not.
-func (b *Backend) own(inner compute.Buffer, err error) (compute.Buffer, error) {
-	if err != nil {
-		return nil, err
+// own wraps a buffer that go-xla made for a device, or returns the error with which it did not.
+func (b *Backend) own(device compute.DeviceNum) func(inner compute.Buffer, err error) (compute.Buffer, error) {
+	return func(inner compute.Buffer, err error) (compute.Buffer, error) {
+		if err != nil {
+			return nil, err
+		}
+		shape, err := inner.Shape()
+		if err != nil {
+			return nil, err
+		}
+		owned := &buffer{inner, b, device, b.ledger.add(int(device), shape.ByteSize())}
+		// go-xla frees unreachable buffers; they leave the ledger then.
+		runtime.AddCleanup(owned, (*entry).remove, owned.entry)
+		return owned, nil
 	}
-	shape, err := inner.Shape()
-	if err != nil {
-		return nil, err
-	}
-	device, err := inner.DeviceNum()
-	if err != nil {
-		return nil, err
-	}
-	owned := &buffer{Buffer: inner, backend: b, entry: b.ledger.add(int(device), shape.ByteSize())}
-	// go-xla frees unreachable buffers; they leave the ledger then.
-	runtime.AddCleanup(owned, (*entry).remove, owned.entry)
-	return owned, nil
 }
+
+// DeviceNum returns the buffer's device.
+func (b *buffer) DeviceNum() (compute.DeviceNum, error) { return b.device, nil }
 
 // Backend returns the buffer's backend.
 func (b *buffer) Backend() compute.Backend { return b.backend }
 
 // CopyToDevice copies the buffer to another device of the same backend.
 func (b *buffer) CopyToDevice(device compute.DeviceNum) (compute.Buffer, error) {
-	return b.backend.own(b.Buffer.CopyToDevice(device))
+	from, to := b.backend.physical(b.device), b.backend.physical(device)
+	if from != to || device == b.device {
+		return b.backend.own(device)(b.Buffer.CopyToDevice(to))
+	}
+	shape, err := b.Shape() // XLA copies to another of its own devices only
+	if err != nil {
+		return nil, err
+	}
+	flat := dtypes.MakeAnySlice(shape.DType, shape.Size())
+	if err := b.ToFlatData(flat); err != nil {
+		return nil, err
+	}
+	return b.backend.BufferFromFlatData(device, flat, shape)
 }
 
 // Finalize frees the buffer at once.

@@ -252,7 +252,7 @@ func columnSums(a, b []float32) []float64 {
 
 // collectiveCanaries checks collectives between all N devices, where the input of device d is d·N to d·N+N-1.
 func collectiveCanaries(b *Backend, kinds []CollectiveKind) ([]given, error) {
-	n := b.info.Devices
+	n := b.share
 	mesh, err := b.Mesh(Axis("all", n))
 	if err != nil {
 		return nil, err

@@ -4,12 +4,14 @@ import (
 	"fmt"
 
 	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/dtypes"
 )
 
 // executable is go-xla's executable for our buffers.
 type executable struct {
 	compute.Executable
 	backend *Backend
+	devices []compute.DeviceNum // nil: any one
 }
 
 // Execute runs the program; GoMLX calls it. inputs and donate are device-major.
@@ -22,7 +24,10 @@ func (e *executable) Execute(inputs []compute.Buffer, donate []bool,
 			return nil, fmt.Errorf("input %d: %w", i, err)
 		}
 	}
-	outputs, err := e.Executable.Execute(inner, donate, device)
+	if e.backend.target {
+		return e.zeros(inputs, donate, device)
+	}
+	outputs, err := e.Executable.Execute(inner, donate, e.backend.physical(device))
 	if err != nil {
 		return nil, err
 	}
@@ -31,9 +36,41 @@ func (e *executable) Execute(inputs []compute.Buffer, donate []bool,
 			inputs[i].(*buffer).entry.remove()
 		}
 	}
+	devices := e.on(device)
 	for i, output := range outputs {
-		if outputs[i], err = e.backend.own(output, nil); err != nil {
+		if outputs[i], err = e.backend.own(devices[i*len(devices)/len(outputs)])(output, nil); err != nil {
 			return nil, err
+		}
+	}
+	return outputs, nil
+}
+
+// on returns the devices that the program runs on: its own, or else the given one.
+func (e *executable) on(device compute.DeviceNum) []compute.DeviceNum {
+	if e.devices == nil {
+		return []compute.DeviceNum{device}
+	}
+	return e.devices
+}
+
+// zeros returns outputs of the program's shapes without running it, and frees what was donated.
+func (e *executable) zeros(inputs []compute.Buffer, donate []bool, device compute.DeviceNum) ([]compute.Buffer, error) {
+	for i, donated := range donate {
+		if donated {
+			if err := inputs[i].Finalize(); err != nil {
+				return nil, err
+			}
+		}
+	}
+	var outputs []compute.Buffer
+	for _, d := range e.on(device) {
+		for _, shape := range e.Outputs() {
+			zeros := dtypes.MakeAnySlice(shape.DType, shape.Size())
+			output, err := e.backend.BufferFromFlatData(d, zeros, shape)
+			if err != nil {
+				return nil, err
+			}
+			outputs = append(outputs, output)
 		}
 	}
 	return outputs, nil

@@ -18,8 +18,9 @@ type builder struct {
 	open    []*function // under construction, the innermost last
 	donated []int       // parameters of the main function
 	auto    bool        // the compiler shards the program
-	first   int64       // number of the first of consecutive devices, or -1 for others
-	calls   int64       // of kernels for collectives
+	devices []compute.DeviceNum
+	first   int64 // number of the first of consecutive devices, or -1 for others
+	calls   int64 // of kernels for collectives
 
 	products map[*stablehlo.Value]product // matmuls by kernels, by their results
 }
@@ -39,14 +40,19 @@ func (b *builder) DistributedAutoSharding(meshes ...compute.Mesh) error {
 
 // DeviceAssignment sets the devices that the program runs on.
 func (b *builder) DeviceAssignment(devices ...compute.DeviceNum) error {
-	b.first = int64(devices[0])
+	b.devices = devices
+	physical := make([]compute.DeviceNum, len(devices))
 	for i, d := range devices {
+		physical[i] = b.backend.physical(d)
+	}
+	b.first = int64(physical[0])
+	for i, d := range physical {
 		if int64(d) != b.first+int64(i) {
 			b.first = -1
 			break
 		}
 	}
-	return b.Builder.DeviceAssignment(devices...)
+	return b.Builder.DeviceAssignment(physical...)
 }
 
 // Main returns the function whose inputs and outputs are the program's.
@@ -79,7 +85,7 @@ func (b *builder) Compile() (compute.Executable, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &executable{Executable: inner, backend: b.backend}
+	e := &executable{Executable: inner, backend: b.backend, devices: b.devices}
 	if b.calls == 0 {
 		return e, nil
 	}

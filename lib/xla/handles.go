@@ -19,6 +19,7 @@ var (
 	wrapperC    = pointerField(infoWrapper.Type.Elem(), "c")
 
 	backendClient = field[goxla.Backend, *pjrt.Client]("client")
+	backendPlugin = field[goxla.Backend, *pjrt.Plugin]("plugin")
 	clientPlugin  = field[pjrt.Client, *pjrt.Plugin]("plugin")
 	clientWrapper = kindOf[pjrt.Client]("client", reflect.Pointer)
 	clientC       = pointerField(clientWrapper.Type.Elem(), "c")
@@ -27,6 +28,7 @@ var (
 	bufferC       = pointerField(bufferWrapper.Type.Elem(), "c")
 	bufferPlugin  = pointerField(bufferWrapper.Type.Elem(), "plugin")
 	bufferClient  = pointerField(bufferWrapper.Type.Elem(), "client")
+	pluginName    = field[pjrt.Plugin, string]("name")
 	pluginAPI     = kindOf[pjrt.Plugin]("api", reflect.Pointer)
 )
 
@@ -40,13 +42,19 @@ func clientHandle(b *goxla.Backend) unsafe.Pointer {
 	return *pointerIn(*pointerIn(unsafe.Pointer(*backendClient.of(b)), clientWrapper), clientC)
 }
 
-// replaceTable has go-xla call another table of the plugin's functions (PJRT_Api*) for this backend alone.
-func replaceTable(b *goxla.Backend, by func(table unsafe.Pointer) unsafe.Pointer) {
+// replaceTable has go-xla call another table of the plugin's functions (PJRT_Api*) for this backend alone, and take the
+// plugin for one of that name.
+func replaceTable(b *goxla.Backend, name string, by func(table unsafe.Pointer) (unsafe.Pointer, error)) error {
 	its := clientPlugin.of(*backendClient.of(b))
 	own := **its
 	table := pointerIn(unsafe.Pointer(&own), pluginAPI)
-	*table = by(*table)
-	*its = &own
+	other, err := by(*table)
+	if err != nil {
+		return err
+	}
+	*table, *pluginName.of(&own) = other, name
+	*its, *backendPlugin.of(b) = &own, &own
+	return nil
 }
 
 // executableHandle returns the C pointer (PJRT_Executable*) of a compiled program.

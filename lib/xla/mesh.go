@@ -60,6 +60,10 @@ func (b *Backend) MeshFrom(first int, axes ...MeshAxis) (*Mesh, error) {
 		}
 		devices *= axis.Size
 	}
+	if devices > b.share {
+		return nil, fmt.Errorf("%w: mesh %s is of one program, which needs devices of its own, and the backend's share "+
+			"%d: make it smaller, or use ranks", ErrTooFew, axesString(axes), b.share)
+	}
 	mesh, err := distributed.NewDeviceMesh(sizes, names)
 	if err != nil {
 		return nil, fmt.Errorf("mesh %s: %w", axesString(axes), err)

@@ -26,6 +26,9 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 	if c.cacheDir, err = cache.Dir(c.cacheDir); err != nil {
 		return nil, err
 	}
+	if c.gpu != "" {
+		return c.openFor(ctx)
+	}
 	found, err := plugin.Ensure(ctx, c.plugin, c.cacheDir, report)
 	if err != nil {
 		return nil, err
@@ -48,17 +51,24 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
 	}
 	inner.DotGeneralUseTF32 = c.tf32 && found.Platform == plugin.CUDA // go-xla's default is true
-	n := inner.NumDevices()
+	n, share := c.devices, inner.NumDevices()
+	if c.share == 0 || n == 0 {
+		n = share
+	}
 	own := owner{plugin: found, client: clientHandle(inner)}
-	b := &Backend{Backend: inner, owner: own, ledger: newLedger(n),
+	b := &Backend{Backend: inner, owner: own, ledger: newLedger(n), share: share,
 		kernels: !c.noKernels && found.Platform == plugin.CPU,
 		info: Info{Devices: n, Platform: found.Platform, Plugin: found.Path, Source: found.Source,
 			API: api.String()}}
-	replaceTable(inner, func(table unsafe.Pointer) unsafe.Pointer { return plugin.CompileThrough(table, own.client) })
-	if c.devices != 0 && b.info.Devices != c.devices {
+	err = replaceTable(inner, found.Path, func(table unsafe.Pointer) (unsafe.Pointer, error) {
+		return plugin.CompileThrough(table, own.client), nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if want := cmp.Or(c.share, c.devices); want != 0 && want != share {
 		b.Close()
-		return nil, fmt.Errorf("plugin %q has %d devices, but %d were asked for: ask for that many", found.Path,
-			b.info.Devices, c.devices)
+		return nil, fmt.Errorf("plugin %q has %d devices, but %d were asked for: ask for that many", found.Path, share, want)
 	}
 	if err := b.check(c); err != nil {
 		b.Close()
@@ -80,11 +90,12 @@ var tameGoXLA = sync.OnceFunc(func() {
 // clientOptions returns the plugin's device options. If there are too few GPUs and no plugin was chosen, it chooses the
 // CPU.
 func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.NamedValuesMap, error) {
+	n := cmp.Or(c.share, c.devices) // of the plugin's devices; 0: all
 	if p.Platform == plugin.CPU {
-		return pjrt.NamedValuesMap{"cpu_device_count": int64(cmp.Or(c.devices, DefaultDevices))}, nil
+		return pjrt.NamedValuesMap{"cpu_device_count": int64(cmp.Or(n, DefaultDevices))}, nil
 	}
 	gpus := plugin.GPUs()
-	if c.devices > gpus && c.plugin == "" {
+	if n > gpus && c.plugin == "" {
 		cpu, err := plugin.Ensure(ctx, string(plugin.CPU), c.cacheDir, report)
 		if err != nil {
 			return nil, err
@@ -92,14 +103,14 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.Name
 		*p = cpu
 		return c.clientOptions(ctx, p)
 	}
-	if c.devices > gpus {
-		return nil, fmt.Errorf("%w: %d devices asked for, but this machine has %d GPUs: ask for fewer, or "+
-			"for the CPU (%s=cpu)", ErrTooFew, c.devices, gpus, plugin.Env)
+	if n > gpus {
+		return nil, fmt.Errorf("%w: %d devices asked for, but this machine has %d GPUs: ask for fewer, have ranks share "+
+			"them (xla.Share), or ask for the CPU (%s=cpu)", ErrTooFew, n, gpus, plugin.Env)
 	}
-	if c.devices == 0 {
+	if n == 0 {
 		return nil, nil
 	}
-	visible := make([]int64, c.devices)
+	visible := make([]int64, n)
 	for i := range visible {
 		visible[i] = int64(i)
 	}

@@ -29,8 +29,8 @@ func (c config) open(context.Context) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	opened, err := resident.Call[resident.Opened](conn, resident.Open{Devices: c.devices, Plugin: c.plugin,
-		CacheDir: c.cacheDir, Options: map[string]bool{"all canaries": c.allCanaries, "afresh": c.afresh,
+	opened, err := resident.Call[resident.Opened](conn, resident.Open{Devices: c.devices, Share: c.share, GPU: c.gpu,
+		Plugin: c.plugin, CacheDir: c.cacheDir, Options: map[string]bool{"all canaries": c.allCanaries, "afresh": c.afresh,
 			"no kernels": c.noKernels}})
 	if err != nil {
 		return nil, err
@@ -40,8 +40,9 @@ func (c config) open(context.Context) (*Backend, error) {
 		return nil, err
 	}
 	inner.DotGeneralUseTF32 = c.tf32 && inner.IsCUDA() // go-xla's default is true
-	n := inner.NumDevices()
-	b := &Backend{Backend: inner, owner: owner{conn, opened.Client}, ledger: newLedger(n),
+	n := opened.Count
+	b := &Backend{Backend: inner, owner: owner{conn, opened.Client}, ledger: newLedger(n), share: inner.NumDevices(),
+		target:  c.gpu != "",
 		kernels: !c.noKernels && inner.IsCPU(),
 		info: Info{Devices: n, Platform: plugin.Platform(opened.Platform), Plugin: opened.Plugin,
 			Source: opened.Source, API: opened.API}}

@@ -41,11 +41,14 @@ type config struct {
 	tf32        bool
 	noKernels   bool
 	giveBack    bool
+	gpu         string                             // to compile for
+	share       int                                // the plugin's devices that ours share; 0: each has its own
 	spoil       func(canary string, got []float64) // for tests
 	wrong       error                              // in an option
 }
 
-// Devices sets the number of devices, from 1 to MaxDevices; on CUDA at most the number of GPUs. The default is
+// Devices sets the number of devices, from 1 to MaxDevices; on CUDA at most the number of GPUs, unless they [Share]. The
+// default is
 // $SHARDBOOK_DEVICES, else DefaultDevices on CPU and all GPUs on CUDA.
 func Devices(n int) Option {
 	return func(c *config) { c.devices, c.wrong = n, checkDevices(n, "xla.Devices") }
@@ -79,6 +82,20 @@ func CompileAfresh() Option {
 // 1e-3. Without it, a run on CUDA has the same losses as on CPUs, up to rounding.
 func TF32() Option {
 	return func(c *config) { c.tf32 = true }
+}
+
+// Share has the backend's devices share the first n of the plugin's: device i is the plugin's device i mod n. So several
+// ranks, each with devices of its own, run on one GPU. A program runs on at most n devices.
+func Share(n int) Option {
+	return func(c *config) { c.share, c.wrong = n, checkDevices(n, "xla.Share") }
+}
+
+// CompileFor makes Open return a backend whose programs XLA compiles for GPUs that this machine need not have: "a100",
+// "h100", "h200" or "b200". It needs the CUDA plugin, and no GPU or driver. Programs have their optimized operations
+// and the memory that they need there ([Program.Memory]), but they do not run: a call returns zeros. So a training step
+// on such a backend shows whether XLA compiles all its programs, and how much memory each device would need.
+func CompileFor(gpu string) Option {
+	return func(c *config) { c.gpu = gpu }
 }
 
 // NoKernels leaves matmuls, sums and collectives on CPUs to XLA, which is slower, instead of calling C kernels, and

@@ -84,9 +84,12 @@ func (l *lender) open(_ *resident.Session, o resident.Open) (resident.Opened, er
 	if found := l.clients[key]; found != nil {
 		return found.opened, nil
 	}
-	options := []Option{Plugin(o.Plugin), CacheDir(o.CacheDir)}
+	options := []Option{Plugin(o.Plugin), CacheDir(o.CacheDir), CompileFor(o.GPU)}
 	if o.Devices > 0 {
 		options = append(options, Devices(o.Devices))
+	}
+	if o.Share > 0 {
+		options = append(options, Share(o.Share))
 	}
 	for name, option := range map[string]func() Option{"all canaries": AllCanaries, "afresh": CompileAfresh,
 		"no kernels": NoKernels} {
@@ -100,7 +103,7 @@ func (l *lender) open(_ *resident.Session, o resident.Open) (resident.Opened, er
 	}
 	info := b.Info()
 	own := &lent{Backend: b, inner: b.Backend.(*goxla.Backend), afresh: o.Options["afresh"], opened: resident.Opened{
-		Platform: string(info.Platform), Plugin: info.Plugin, Source: info.Source, API: info.API}}
+		Count: info.Devices, Platform: string(info.Platform), Plugin: info.Plugin, Source: info.Source, API: info.API}}
 	for _, c := range info.Canaries {
 		own.opened.Canaries = append(own.opened.Canaries, resident.Canary(c))
 	}

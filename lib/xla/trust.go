@@ -38,7 +38,7 @@ func (b *Backend) check(c config) error {
 // trustKey is a hash of everything that the canaries' results depend on. The collectives' programs depend on the number
 // of devices.
 func (b *Backend) trustKey() string {
-	return digest(b.codeKey(), fmt.Sprint(b.info.Devices))
+	return digest(b.codeKey(), fmt.Sprint(b.share))
 }
 
 // codeKey is a hash of everything that XLA's machine code for a program depends on.
