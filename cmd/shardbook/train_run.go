@@ -204,7 +204,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.tracer, err = openTrace(t.options.trace); err != nil {
 		return err
 	}
-	if t.backend, err = xla.OpenContext(ctx, xla.Devices(devices)); err != nil {
+	if t.backend, err = openDevices(ctx, devices, layout.PerRank()); err != nil {
 		return err
 	}
 	if t.backend.Info().Platform != plugin.CPU {

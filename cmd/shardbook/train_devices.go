@@ -1,0 +1,56 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/shardbook/shardbook/internal/cache"
+	"github.com/shardbook/shardbook/internal/plugin"
+	"github.com/shardbook/shardbook/lib/xla"
+)
+
+// openDevices opens n devices for ranks that have some each. On CUDA ranks share GPUs if there are too few, and the
+// processes of a host begin with different ones.
+func openDevices(ctx context.Context, n, each int) (*xla.Backend, error) {
+	dir, err := cache.Dir("")
+	if err != nil {
+		return nil, err
+	}
+	options := []xla.Option{xla.Devices(n)}
+	found, err := plugin.Find(os.Getenv(plugin.Env), dir)
+	if err == nil && found.Platform == plugin.CUDA {
+		local, err := strconv.Atoi(os.Getenv("OMPI_COMM_WORLD_LOCAL_RANK"))
+		_, chosen := os.LookupEnv(visibleGPUs)
+		if gpus := plugin.GPUs(); err == nil && !chosen {
+			os.Setenv(visibleGPUs, gpusFrom(local*each, gpus))
+		}
+		if share := sharedGPUs(n, each, plugin.GPUs()); share > 0 {
+			options = append(options, xla.Share(share))
+		}
+	}
+	return xla.OpenContext(ctx, options...)
+}
+
+// visibleGPUs names CUDA's variable with the numbers of the GPUs that a process uses, in order.
+const visibleGPUs = "CUDA_VISIBLE_DEVICES"
+
+// gpusFrom lists all GPUs from one on, around.
+func gpusFrom(first, gpus int) string {
+	list := make([]string, gpus)
+	for i := range list {
+		list[i] = fmt.Sprint((first + i) % gpus)
+	}
+	return strings.Join(list, ",")
+}
+
+// sharedGPUs returns how many GPUs n devices share, of which a rank has some each; 0 if none are shared, because there
+// are enough or too few even for one rank.
+func sharedGPUs(n, each, gpus int) int {
+	if n <= gpus {
+		return 0
+	}
+	return gpus / each * each
+}

@@ -1,0 +1,21 @@
+package main
+
+import "testing"
+
+func TestSharedGPUs(t *testing.T) {
+	for _, c := range []struct{ n, each, gpus, want int }{
+		{4, 1, 4, 0}, {4, 1, 8, 0}, {4, 1, 1, 1}, {4, 1, 3, 3}, {8, 2, 3, 2}, {8, 4, 2, 0}, {8, 8, 4, 0}, {4, 2, 0, 0},
+	} {
+		if got := sharedGPUs(c.n, c.each, c.gpus); got != c.want {
+			t.Errorf("%d devices, %d a rank, share %d of %d GPUs, want %d", c.n, c.each, got, c.gpus, c.want)
+		}
+	}
+	for first, want := range []string{"0,1,2", "1,2,0", "2,0,1", "0,1,2"} {
+		if got := gpusFrom(first, 3); got != want {
+			t.Errorf("from %d: %s, want %s", first, got, want)
+		}
+	}
+	if got := gpusFrom(2, 0); got != "" {
+		t.Errorf("without GPUs: %q", got)
+	}
+}
