@@ -113,6 +113,7 @@ type trainOptions struct {
 	chart, tensorboard string
 	link               flags.Bytes // a second
 	json               bool
+	compileFor         string // a GPU
 	sample             int
 	prompt             string
 	sampling           gpt.Sampling
@@ -131,6 +132,8 @@ func (o *trainOptions) flags(f *pflag.FlagSet) {
 	add(&o.resume, "resume", "continue from the newest checkpoint")
 	add(&o.grace, "grace", "time to end the step under way after SIGINT, SIGTERM or SIGHUP")
 	add(&o.link, "link", "simulate a slow link between ranks, of bytes per second, as 1e9 or 1GB")
+	flags.Choice(f, &o.compileFor, "compile-for", []string{"", "a100", "h100", "h200", "b200"},
+		"compile for a GPU, print what a device needs, train nothing: a100|h100|h200|b200")
 	flags.Settings(f, "config")
 	flags.Folder(f, "checkpoint")
 	flags.NotInFiles(f, "print-config")
@@ -198,6 +201,9 @@ func (o *trainOptions) validate(given func(flag string) bool, j *job.Job) error 
 		return fmt.Errorf("--resume needs the folder to continue from: --checkpoint DIR")
 	case o.chart != "" && extension != ".html" && extension != ".svg":
 		return fmt.Errorf("--chart=%s: want a file with the extension .html or .svg", o.chart)
+	}
+	if err := o.validateCompile(); err != nil {
+		return err
 	}
 	if err := j.Complete(given); err != nil {
 		return err

@@ -14,7 +14,10 @@ import (
 
 // openDevices opens n devices for ranks that have some each. On CUDA ranks share GPUs if there are too few, and the
 // processes of a host begin with different ones.
-func openDevices(ctx context.Context, n, each int) (*xla.Backend, error) {
+func (t *training) openDevices(ctx context.Context, n, each int) (*xla.Backend, error) {
+	if gpu := t.options.compileFor; gpu != "" {
+		return xla.OpenContext(ctx, xla.Devices(n), xla.CompileFor(gpu))
+	}
 	dir, err := cache.Dir("")
 	if err != nil {
 		return nil, err

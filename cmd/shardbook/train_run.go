@@ -79,6 +79,9 @@ func (t *training) do(cmd *cobra.Command) error {
 	if err := t.open(ctx, from); err != nil {
 		return err
 	}
+	if t.options.compileFor != "" {
+		return t.compile(ctx)
+	}
 	if err := errors.Join(t.loop(ctx), t.drawLoss()); err != nil {
 		return err
 	}
@@ -174,7 +177,7 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 		return fmt.Errorf("--devices=%d: the layout needs %d: leave out --devices, or change the layout",
 			given, devices)
 	}
-	j.ChooseFlash(true)
+	j.ChooseFlash(false)
 	recipe, err := j.Recipe()
 	if err != nil {
 		return err
@@ -204,11 +207,11 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.tracer, err = openTrace(t.options.trace); err != nil {
 		return err
 	}
-	if t.backend, err = openDevices(ctx, devices, layout.PerRank()); err != nil {
+	if t.backend, err = t.openDevices(ctx, devices, layout.PerRank()); err != nil {
 		return err
 	}
 	if t.backend.Info().Platform != plugin.CPU {
-		j.ChooseFlash(false)
+		j.ChooseFlash(true)
 		if recipe, err = j.Recipe(); err != nil {
 			return err
 		}

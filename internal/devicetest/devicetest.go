@@ -209,3 +209,16 @@ func NoLeaks(t *testing.T, backend *xla.Backend) func() {
 		}
 	}
 }
+
+// OpenFor opens n devices of a model of GPU that need not be here: XLA compiles for them, and programs return zeros. Without
+// the CUDA plugin the test is skipped.
+func OpenFor(t testing.TB, gpu string, n int) *xla.Backend {
+	t.Helper()
+	backend, err := xla.Open(xla.CompileFor(gpu), xla.Devices(n))
+	if errors.Is(err, xla.ErrNoPlugin) {
+		systest.Skip(t, systest.NoCUDA, err)
+	}
+	must.Do(t, err)
+	t.Cleanup(backend.Close)
+	return backend
+}

@@ -88,7 +88,7 @@ func PrecisionFlag(f *pflag.FlagSet, name *string) {
 func (j *Job) flags(f *pflag.FlagSet) {
 	m, add := &j.Model, flags.Adder(f)
 	flags.Choice(f, &j.Flash, flashFlag, []string{FlashAuto, FlashOn, FlashOff},
-		"FlashAttention: "+FlashAuto+" (on CPUs where it is allowed)|"+FlashOn+"|"+FlashOff)
+		"FlashAttention: "+FlashAuto+" (where there is a kernel)|"+FlashOn+"|"+FlashOff)
 	f.Lookup(flashFlag).NoOptDefVal = FlashOn
 	ModelFlags(f, m)
 

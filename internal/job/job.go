@@ -44,7 +44,7 @@ type Job struct {
 
 // The values of Job.Flash.
 const (
-	FlashAuto = "auto" // where it is allowed, on CPUs
+	FlashAuto = "auto" // where it is allowed and a kernel
 	FlashOn   = "on"
 	FlashOff  = "off"
 )
@@ -116,12 +116,17 @@ func (j *Job) normalize() {
 	}
 }
 
-// ChooseFlash sets whether the model computes attention by FlashAttention: as --flash says, or, on CPUs, where nothing
-// excludes it. Where the compiler shards the program it would have to shard the loops over blocks.
-func (j *Job) ChooseFlash(onCPU bool) {
+// ChooseFlash sets whether the model computes attention by FlashAttention: as --flash says, or where nothing excludes it
+// and it is a kernel: on CPUs, and on CUDA where cuDNN has one. Where the compiler shards the program it would have to
+// shard the loops over blocks.
+func (j *Job) ChooseFlash(onCUDA bool) {
 	policy, err := precision.ParsePolicy(j.Precision)
 	allowed := err == nil && policy.Matmul == (precision.Matmul{}) && j.Model.Dropout == 0 && j.Parallel.Sync != Auto
-	j.Model.Flash = j.Flash == FlashOn || j.Flash == FlashAuto && onCPU && allowed
+	width := j.Model.Width / max(1, j.Model.Heads)
+	if onCUDA && (!policy.Compute.IsHalfPrecision() || width%8 != 0 || width > 128) {
+		allowed = false
+	}
+	j.Model.Flash = j.Flash == FlashOn || j.Flash == FlashAuto && allowed
 }
 
 // Remedy returns what to do about NaN gradients: give a codec more room, if it may have too little, else otherwise.

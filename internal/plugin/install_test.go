@@ -219,7 +219,7 @@ func TestGoXLAIsAskedFor(t *testing.T) {
 		systest.Skip(t, systest.System, "go-xla has no plugin for this system")
 	}
 	_, err := Find(goXLA, x.root)
-	if !errors.Is(err, errNotFound) || !strings.Contains(err.Error(), "setup --plugin go-xla") {
+	if !errors.Is(err, ErrNotFound) || !strings.Contains(err.Error(), "setup --plugin go-xla") {
 		t.Errorf("before: %v", err)
 	}
 	blocked := errors.New("blocked")

@@ -6,6 +6,8 @@
 // release has no known hash and is installed only on request.
 package plugin
 
+import "errors"
+
 // Env names the environment variable that chooses the plugin: a path, one of the platforms "cpu" and "cuda", or
 // "go-xla" for go-xla's own release for CPUs, whose download cannot be verified.
 const Env = "SHARDBOOK_PLUGIN"
@@ -18,3 +20,6 @@ const (
 	CPU  Platform = "cpu"
 	CUDA Platform = "cuda"
 )
+
+// ErrNotFound is wrapped by the error of Find when no plugin is there.
+var ErrNotFound = errors.New("no PJRT plugin found")

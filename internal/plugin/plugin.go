@@ -27,9 +27,6 @@ type Plugin struct {
 	knowsFlags bool // it is one that knows all flags of ours, which need not be looked for
 }
 
-// errNotFound is wrapped by the error of Find when no plugin is there.
-var errNotFound = errors.New("no PJRT plugin found")
-
 // Find returns the plugin for want: a value of Env, or "" for the best one installed (CUDA if there are its plugin and
 // a GPU, else CPU). It installs nothing and loads nothing. root is the project's cache folder.
 func Find(want, root string) (Plugin, error) {
@@ -48,7 +45,7 @@ func find(want, root string) (Plugin, error) {
 		if p, ok := findCached(unverified(root)); ok {
 			return p, nil
 		}
-		return Plugin{}, fmt.Errorf("%w of go-xla's release: run `shardbook setup --plugin go-xla`", errNotFound)
+		return Plugin{}, fmt.Errorf("%w of go-xla's release: run `shardbook setup --plugin go-xla`", ErrNotFound)
 	case want != "":
 		return explicit(want)
 	}
@@ -63,7 +60,7 @@ func find(want, root string) (Plugin, error) {
 // Ensure is Find, but installs a CPU plugin into the cache folder root if one is wanted and missing.
 func Ensure(ctx context.Context, want, root string, report cache.Progress) (Plugin, error) {
 	p, err := Find(want, root)
-	if err == nil || !errors.Is(err, errNotFound) || Platform(want) == CUDA {
+	if err == nil || !errors.Is(err, ErrNotFound) || Platform(want) == CUDA {
 		return p, err
 	}
 	sources := verified(root)
@@ -122,13 +119,13 @@ func findPlatform(platform Platform, root string) (Plugin, error) {
 	}
 	if platform == CUDA {
 		return Plugin{}, fmt.Errorf("%w for CUDA (%d NVIDIA GPUs seen): pip install jax-cuda13-pjrt and set %s to its "+
-			"xla_cuda_plugin.so", errNotFound, GPUs(), Env)
+			"xla_cuda_plugin.so", ErrNotFound, GPUs(), Env)
 	}
 	// go-xla's release is installed only on request, so it may be used.
 	if p, ok := findCached(slices.Concat(verified(root), unverified(root))); ok {
 		return p, nil
 	}
-	return Plugin{}, fmt.Errorf("%w for CPU: run `shardbook setup`, or set %s to the path of one", errNotFound, Env)
+	return Plugin{}, fmt.Errorf("%w for CPU: run `shardbook setup`, or set %s to the path of one", ErrNotFound, Env)
 }
 
 // findCached returns the plugin of the first source that is installed.

@@ -33,7 +33,7 @@ func touch(t *testing.T, path string) string {
 
 func TestFindOrder(t *testing.T) {
 	goxla, root := elsewhere(t), t.TempDir()
-	if _, err := Find("cpu", root); !errors.Is(err, errNotFound) {
+	if _, err := Find("cpu", root); !errors.Is(err, ErrNotFound) {
 		t.Fatalf("nothing is there: error %v", err)
 	}
 	all := verified(root)
@@ -72,7 +72,7 @@ func TestHalfInstalledIsNotFound(t *testing.T) {
 		must.Do(t, os.MkdirAll(dir, 0o755))
 		touch(t, filepath.Join(dir, installedName))
 	}
-	if p, err := Find("cpu", root); !errors.Is(err, errNotFound) {
+	if p, err := Find("cpu", root); !errors.Is(err, ErrNotFound) {
 		t.Errorf("a plugin whose installation was cut off was found: %+v, %v", p, err)
 	}
 }

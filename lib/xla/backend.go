@@ -62,6 +62,9 @@ func (c Canary) String() string {
 // ErrTooFew is wrapped by the error of Open for more devices than there are GPUs.
 var ErrTooFew = errors.New("too few devices")
 
+// ErrNoPlugin is wrapped by the error of Open if there is no plugin for the devices that were asked for.
+var ErrNoPlugin = plugin.ErrNotFound
+
 // Open opens a backend. It finds the PJRT plugin, or installs it, and rejects one that computes wrongly: it runs a few
 // small programs (canaries) and compares their results with plain Go.
 //
