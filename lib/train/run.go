@@ -184,6 +184,9 @@ func (r *Run) Memory() (xla.Memory, error) { return r.step.Memory() }
 // Collectives reports the collectives in the compiled step, or an error before the first step.
 func (r *Run) Collectives() (xla.Report, error) { return r.step.Collectives() }
 
+// Operations lists the operations of the compiled step, or returns an error before the first step.
+func (r *Run) Operations() ([]xla.Operation, error) { return r.step.Operations() }
+
 // BytesPerDevice returns the bytes of the state on each device: "parameters", in the type that they are stored in, and
 // "optimizer" for its states. The counters and the loss scale, a few bytes, are not counted.
 func (r *Run) BytesPerDevice() map[string]int64 {

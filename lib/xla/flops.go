@@ -94,7 +94,7 @@ func (i *instruction) flops() float64 {
 	case "fusion", "call":
 		return i.times(1)
 	case "custom-call":
-		return i.cublas()
+		return i.cublas() + i.attention()
 	default:
 		if slices.Contains(elementwise, kind) {
 			return i.elements()
@@ -154,4 +154,36 @@ func (i *instruction) cublas() float64 {
 		return 0
 	}
 	return i.matmul(contracted...)
+}
+
+// attention counts a fused attention by cuDNN, which XLA for CUDA calls: two matmuls of the scores' size forward, and five
+// backward, for the pairs of queries and keys that a causal mask shows.
+func (i *instruction) attention() float64 {
+	var config struct {
+		Attention struct {
+			Mask   string `json:"mask_type"`
+			Scores struct {
+				Dims []json.Number `json:"dimensions"`
+			} `json:"intermediate_tensor_shape"`
+		} `json:"cudnn_fmha_backend_config"`
+	}
+	target := i.field("custom_call_target").String()
+	ours := strings.HasPrefix(target, "__cudnn$fmha")
+	if !ours || json.Unmarshal(i.field("backend_config").Bytes(), &config) != nil || len(config.Attention.Scores.Dims) != 4 {
+		return 0
+	}
+	sizes := make([]float64, 4) // batch, heads, queries, keys
+	for n, text := range config.Attention.Scores.Dims {
+		sizes[n], _ = text.Float64()
+	}
+	pairs := sizes[2] * sizes[3]
+	if config.Attention.Mask == "CAUSAL" {
+		pairs = sizes[2] * (sizes[3] - (sizes[2]-1)/2)
+	}
+	width := i.operand(0).shape().integers("dimensions")
+	matmuls := 2.0
+	if strings.HasSuffix(target, "Backward") {
+		matmuls = 5
+	}
+	return matmuls * 2 * sizes[0] * sizes[1] * pairs * float64(width[len(width)-1])
 }

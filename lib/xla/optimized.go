@@ -7,7 +7,6 @@ import (
 	"runtime"
 	"slices"
 
-	"github.com/gomlx/compute/dtypes"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/reflect/protoreflect"
 	"google.golang.org/protobuf/reflect/protoregistry"
@@ -134,17 +133,17 @@ func (m message) byteSize() int64 {
 	return size
 }
 
-// elementSize returns the bytes of an element of XLA's type, whose numbers are GoMLX's.
+// elementSizes are the bytes of an element by XLA's numbers of types (xla_data.proto, PrimitiveType), which are not those
+// of PJRT and GoMLX.
+var elementSizes = map[protoreflect.EnumNumber]int64{1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 2, 8: 4, 9: 8, 10: 2, 11: 4,
+	12: 8, 14: 0 /* opaque */, 15: 8, 16: 2 /* BF16 */, 17: 0 /* token */, 18: 16}
+
+// elementSize returns the bytes of an element of XLA's type.
 func elementSize(of protoreflect.EnumNumber) int64 {
-	switch dtype := dtypes.DType(of); {
-	case dtype == dtypes.Complex128:
-		return 16
-	case dtype.IsSupported():
-		return int64(dtype.Size())
-	case of == 14 || of == 17: // opaque types and tokens
-		return 0
+	if size, ok := elementSizes[of]; ok {
+		return size
 	}
-	return 1 // small floats and integers, which XLA pads to a byte on CPUs
+	return 1 // small floats and integers
 }
 
 // between returns the devices of an operation's first group, or the first pair of different devices that it sends

@@ -44,7 +44,9 @@ func ExampleProgram_Collectives() {
 // Each kind is counted, with the larger of inputs and outputs.
 func TestReportCountsEveryKind(t *testing.T) { countsEveryKind(t, devicetest.OpenOwn(t, 4)) }
 
-func TestReportCountsEveryKindOnGPUs(t *testing.T) { countsEveryKind(t, devicetest.OpenFor(t, "h100", 4)) }
+func TestReportCountsEveryKindOnGPUs(t *testing.T) {
+	countsEveryKind(t, devicetest.OpenFor(t, "h100", 4))
+}
 
 func countsEveryKind(t *testing.T, backend *xla.Backend) {
 	mesh := must.Get(backend.Mesh(xla.Axis("a", 2), xla.Axis("b", 2)))(t)

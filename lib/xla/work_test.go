@@ -142,6 +142,10 @@ func TestOperationsOfHLO(t *testing.T) {
 		return `backend_config: "{\"gemm_backend_config\":{\"dot_dimension_numbers\":` +
 			`{\"lhs_contracting_dimensions\":[\"` + axis + `\"]}}}" `
 	}
+	scores := func(mask string) string {
+		return `backend_config: "{\"cudnn_fmha_backend_config\":{\"mask_type\":\"` + mask +
+			`\",\"intermediate_tensor_shape\":{\"dimensions\":[\"2\",\"3\",\"5\",\"7\"]}}}" `
+	}
 	const gemmBytes = 8*32*4 + 32*16*4 + 8*16*4 + 1024
 	for _, c := range []struct {
 		name, instructions, kind string
@@ -153,6 +157,12 @@ func TestOperationsOfHLO(t *testing.T) {
 		{"cuBLAS with less said", `custom_call_target: "__cublas$gemm" backend_config: "{}" ` + gemm,
 			"custom-call", 0, gemmBytes},
 		{"cuBLAS with other words", `custom_call_target: "__cublas$gemm" ` + config("x") + gemm,
+			"custom-call", 0, gemmBytes},
+		{"attention", `custom_call_target: "__cudnn$fmhaSoftmax" ` + scores("NO_MASK") + gemm,
+			"custom-call", 4 * 2 * 3 * 5 * 7 * 32, gemmBytes},
+		{"causal attention", `custom_call_target: "__cudnn$fmhaSoftmaxBackward" ` + scores("CAUSAL") + gemm,
+			"custom-call", 10 * 2 * 3 * (3 + 4 + 5 + 6 + 7) * 32, gemmBytes},
+		{"attention with less said", `custom_call_target: "__cudnn$fmhaSoftmax" backend_config: "{}" ` + gemm,
 			"custom-call", 0, gemmBytes},
 		{"a kernel", `custom_call_target: "mine" ` + gemm, "custom-call", 0, gemmBytes},
 		{"a pair", `name: "it" opcode: "all-gather-start" operand_ids: 1 id: 3 shape { element_type: TUPLE
@@ -167,6 +177,10 @@ func TestOperationsOfHLO(t *testing.T) {
 			"negate", 4, 32},
 		{"an unknown one", `name: "it" opcode: "leap" operand_ids: 1 shape { element_type: F32 } id: 3`,
 			"leap", 0, 1024 + 4},
+		{"bfloat16", `name: "it" opcode: "negate" operand_ids: 1 shape { element_type: BF16 dimensions: 8 } id: 3`,
+			"negate", 8, 1024 + 16},
+		{"complex numbers", `name: "it" opcode: "negate" operand_ids: 1 shape { element_type: C64 dimensions: 8 } id: 3`,
+			"negate", 8, 1024 + 64},
 		{"without operands", `name: "it" opcode: "dot" shape { element_type: F32 dimensions: 2 }
 				dot_dimension_numbers { lhs_contracting_dimensions: 7 } id: 3`,
 			"dot", 4, 8},
