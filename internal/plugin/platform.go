@@ -3,7 +3,8 @@
 //
 // It searches an explicit path, go-xla's own folders and the project's cache, in this order. If there is no plugin, it
 // installs a pinned CPU plugin with a known hash into the cache: the first of several that is available. go-xla's own
-// release has no known hash and is installed only on request.
+// release has no known hash and is installed only on request, and so is the plugin for CUDA, with its hash, since NVIDIA's
+// libraries have 3 GB.
 package plugin
 
 // Env names the environment variable that chooses the plugin: a path, one of the platforms "cpu" and "cuda", or

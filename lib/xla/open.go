@@ -5,6 +5,7 @@ package xla
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -44,7 +45,9 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 	tameGoXLA()
 	found.FindCUDA()
 	inner, err := goxla.NewWithOptions(found.Path, client)
-	if err != nil {
+	if err = explain(found.Platform, err); errors.Is(err, ErrOutOfMemory) {
+		return nil, err
+	} else if err != nil {
 		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
 	}
 	inner.DotGeneralUseTF32 = c.tf32 && found.Platform == plugin.CUDA // go-xla's default is true
@@ -60,7 +63,10 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 		return nil, fmt.Errorf("plugin %q has %d devices, but %d were asked for: ask for that many", found.Path,
 			b.info.Devices, c.devices)
 	}
-	if err := b.check(c); err != nil {
+	if err := b.check(c); errors.Is(err, ErrOutOfMemory) {
+		b.Close()
+		return nil, err
+	} else if err != nil {
 		b.Close()
 		return nil, fmt.Errorf("plugin %q is refused (with XLA_FLAGS=%q): %w; unset XLA_FLAGS, or set "+
 			"%s to another plugin", found.Path, os.Getenv("XLA_FLAGS"), err, plugin.Env)
@@ -83,8 +89,7 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.Name
 	if p.Platform == plugin.CPU {
 		return pjrt.NamedValuesMap{"cpu_device_count": int64(cmp.Or(c.devices, DefaultDevices))}, nil
 	}
-	gpus := plugin.GPUs()
-	if c.devices > gpus && c.plugin == "" {
+	if c.devices > plugin.GPUs() && c.plugin == "" {
 		cpu, err := plugin.Ensure(ctx, string(plugin.CPU), c.cacheDir, report)
 		if err != nil {
 			return nil, err
@@ -92,19 +97,26 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.Name
 		*p = cpu
 		return c.clientOptions(ctx, p)
 	}
+	driver, err := p.Driver()
+	if err != nil {
+		return nil, err
+	}
+	gpus := len(driver.GPUs)
 	if c.devices > gpus {
 		return nil, fmt.Errorf("%w: %d devices asked for, but this machine has %d GPUs: ask for fewer, or "+
 			"for the CPU (%s=cpu)", ErrTooFew, c.devices, gpus, plugin.Env)
 	}
-	if c.devices == 0 {
-		return nil, nil
-	}
-	visible := make([]int64, c.devices)
+	visible := make([]int64, cmp.Or(c.devices, gpus))
 	for i := range visible {
 		visible[i] = int64(i)
 	}
-	return pjrt.NamedValuesMap{"visible_devices": visible}, nil
+	return pjrt.NamedValuesMap{"visible_devices": visible, "memory_fraction": float32(gpuShare)}, nil
 }
+
+// gpuShare is the most of a GPU's memory that XLA takes for arrays. It takes memory as it needs it (go-xla sets
+// preallocate to false), so that several processes can share a GPU, and keeps it until the backend is closed. The rest
+// is for what XLA does not allocate itself: CUDA's context, code, and NVIDIA's libraries.
+const gpuShare = 0.9
 
 // report prints the progress of the installation of a plugin.
 func report(_, _ int, what string) { fmt.Fprintln(os.Stderr, "shardbook:", what) }

@@ -1,0 +1,57 @@
+package kernel
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/shardbook/shardbook/internal/plugin"
+)
+
+// checkGPUs reports the driver, each GPU, and what the plugin for CUDA needs besides.
+func (k *Kernel) checkGPUs() []Check {
+	want := os.Getenv(plugin.Env)
+	p, err := plugin.Find(want, k.Cache)
+	if installed, other := plugin.Find(string(plugin.CUDA), k.Cache); p.Platform != plugin.CUDA && other == nil {
+		p, err = installed, nil
+	}
+	onCUDA := err == nil && p.Platform == plugin.CUDA
+	cuda := plugin.NewestCUDA // which set-up would install
+	if onCUDA {
+		cuda = p.CUDA()
+	}
+	driver, problem := plugin.AskDriver(cuda)
+	if problem != nil && plugin.GPUs() == 0 && want != string(plugin.CUDA) && !onCUDA {
+		return []Check{{Name: "GPU", Version: "0 NVIDIA", Problem: "none seen; the CPU devices do everything"}}
+	}
+	first := found("NVIDIA driver", "", "", problem)
+	if first.Needed = false; driver.CUDA > 0 {
+		first.Version = driver.String()
+	}
+	checks := []Check{first}
+	for i, g := range driver.GPUs {
+		text := fmt.Sprintf("%s, compute capability %s, %.1f GB", g.Name, g.Capability, float64(g.Bytes)/1e9)
+		if free, known := g.Free(); known {
+			text += fmt.Sprintf(", %.1f GB free", float64(free)/1e9)
+		}
+		checks = append(checks, Check{Name: fmt.Sprintf("GPU %d", i), OK: true, Version: text})
+	}
+	libraries := Check{Name: "CUDA libraries"}
+	if !onCUDA {
+		libraries.Problem = "the plugin for CUDA is not installed, and the CPU devices do everything: run " +
+			"`shardbook setup --cuda` to use the GPUs"
+		return append(checks, libraries)
+	}
+	libraries.Path = filepath.Dir(filepath.Dir(filepath.Dir(p.Path)))
+	if ptxas := p.Assembler(); ptxas != "" {
+		libraries.Version = "ptxas in " + strings.TrimPrefix(filepath.Dir(ptxas), libraries.Path+"/")
+	}
+	all, some := p.Missing()
+	if missing := append(all, some...); len(missing) > 0 {
+		libraries.Problem = fmt.Sprintf("missing: %s: run `shardbook setup --cuda`, or install them beside the plugin",
+			strings.Join(missing, ", "))
+	}
+	libraries.OK = libraries.Problem == ""
+	return append(checks, libraries)
+}
