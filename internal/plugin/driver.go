@@ -43,7 +43,7 @@ static answer ask_driver(const char *library, int least, gpu *all, int most) {
 failed:;
 	int (*name)(int, const char **) = (int (*)(int, const char **))dlsym(lib, "cuGetErrorName");
 	const char *text = NULL;
-	if (name && !name(a.code, &text) && text) FAILS("%s", text);
+	if (a.code > 0 && name && !name(a.code, &text) && text) FAILS("%s", text);
 	return a;
 }
 

@@ -20,7 +20,7 @@ type buffer struct {
 // own wraps a buffer that go-xla made, or returns the error with which it did not.
 func (b *Backend) own(inner compute.Buffer, err error) (compute.Buffer, error) {
 	if err != nil {
-		return nil, explain(b.info.Platform, err)
+		return nil, explain(err)
 	}
 	shape, err := inner.Shape()
 	if err != nil {

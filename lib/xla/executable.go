@@ -24,7 +24,7 @@ func (e *executable) Execute(inputs []compute.Buffer, donate []bool,
 	}
 	outputs, err := e.Executable.Execute(inner, donate, device)
 	if err != nil {
-		return nil, explain(e.backend.info.Platform, err)
+		return nil, explain(err)
 	}
 	for i, donated := range donate {
 		if donated {

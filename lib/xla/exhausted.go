@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"regexp"
 	"strings"
-
-	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // ErrOutOfMemory is wrapped by the errors of Open and of programs for which a device has too little memory.
@@ -20,7 +18,7 @@ const mostReason = 200
 
 // explain replaces what XLA says if a device is out of memory by one sentence that says what to do. It returns other
 // errors as they are.
-func explain(on plugin.Platform, err error) error {
+func explain(err error) error {
 	if err == nil || errors.Is(err, ErrOutOfMemory) {
 		return err
 	}
@@ -34,10 +32,6 @@ func explain(on plugin.Platform, err error) error {
 	if reason = strings.TrimRight(reason[:min(len(reason), mostReason)], ". "); reason == "" {
 		reason = text[last[0]:last[1]]
 	}
-	others := ""
-	if on == plugin.CUDA {
-		others = ", or end other processes that use the GPU (nvidia-smi lists them)"
-	}
-	return fmt.Errorf("%w (%s): take a smaller batch or model, recompute, shard or offload more, which `shardbook "+
-		"estimate` compares%s", ErrOutOfMemory, reason, others)
+	return fmt.Errorf("%w (%s): take a smaller batch or model, recompute, shard or offload more (`shardbook estimate` "+
+		"compares them), or end what else uses the device (on a GPU nvidia-smi lists it)", ErrOutOfMemory, reason)
 }

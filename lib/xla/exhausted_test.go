@@ -10,7 +10,6 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/must"
-	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // A program whose output does not fit into the memory of any machine.
@@ -23,9 +22,8 @@ func TestOutOfMemory(t *testing.T) {
 	}, In(Replicated()).Gives(Replicated())))(t)
 	defer p.Close()
 	_, err := p.Call(float32(1))
-	if !errors.Is(err, ErrOutOfMemory) || !strings.HasSuffix(err.Error(), "a device is out of memory (Out of memory "+
-		"allocating 8796093022208 bytes): take a smaller batch or model, recompute, shard or offload more, which "+
-		"`shardbook estimate` compares") {
+	if !errors.Is(err, ErrOutOfMemory) || !strings.Contains(err.Error(),
+		": a device is out of memory (Out of memory allocating 8796093022208 bytes): take a smaller batch") {
 		t.Errorf("%v", err)
 	}
 }
@@ -40,16 +38,16 @@ func TestExplain(t *testing.T) {
 			"out of memory"},
 		{"PJRT error (code=2): CUDA_ERROR_OUT_OF_MEMORY", "CUDA_ERROR_OUT_OF_MEMORY"},
 	} {
-		err := explain(plugin.CUDA, errors.New(c.says))
+		err := explain(errors.New(c.says))
 		if want := "a device is out of memory (" + c.reason + "): take"; !errors.Is(err, ErrOutOfMemory) ||
-			!strings.HasPrefix(err.Error(), want) || !strings.Contains(err.Error(), "nvidia-smi") {
+			!strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%.80q: %v, want %q", c.says, err, want)
 		}
-		if again := explain(plugin.CUDA, err); again != err {
+		if again := explain(err); again != err {
 			t.Errorf("explained twice: %v", again)
 		}
 	}
-	if other := errors.New("PJRT error (code=3): bad shape"); explain(plugin.CUDA, other) != other {
+	if other := errors.New("PJRT error (code=3): bad shape"); explain(other) != other {
 		t.Error("another error is replaced")
 	}
 }

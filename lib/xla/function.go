@@ -77,7 +77,7 @@ func (b *builder) NewFunction(name string) (compute.Function, error) {
 func (b *builder) Compile() (compute.Executable, error) {
 	inner, err := b.Builder.Compile()
 	if err != nil {
-		return nil, explain(b.backend.info.Platform, err)
+		return nil, explain(err)
 	}
 	e := &executable{Executable: inner, backend: b.backend}
 	if b.calls == 0 {

@@ -45,7 +45,7 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 	tameGoXLA()
 	found.FindCUDA()
 	inner, err := goxla.NewWithOptions(found.Path, client)
-	if err = explain(found.Platform, err); errors.Is(err, ErrOutOfMemory) {
+	if err = explain(err); errors.Is(err, ErrOutOfMemory) {
 		return nil, err
 	} else if err != nil {
 		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
