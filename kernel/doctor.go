@@ -71,7 +71,7 @@ func (k *Kernel) Doctor(ctx context.Context, probe func(context.Context) *exec.C
 	d.Checks = slices.Concat(
 		[]Check{{Name: "project", OK: true, Needed: true, Path: k.Root}, k.checkCache(), k.checkGo(ctx),
 			checkCompiler(ctx), checkPython(ctx)},
-		k.checkParts(), k.checkVersions(ctx), k.checkGPUs(), []Check{k.checkPlugin(probe(ctx), &d)})
+		k.checkParts(), k.checkVersions(ctx), k.checkGPUs(ctx), []Check{k.checkPlugin(probe(ctx), &d)})
 	d.OK = !slices.ContainsFunc(d.Checks, func(c Check) bool { return c.Needed && !c.OK })
 	return d
 }

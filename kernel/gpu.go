@@ -1,6 +1,7 @@
 package kernel
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,21 +10,36 @@ import (
 	"github.com/shardbook/shardbook/internal/plugin"
 )
 
-// checkGPUs reports the driver, each GPU, and what the plugin for CUDA needs besides.
-func (k *Kernel) checkGPUs() []Check {
+// checkGPUs is lookForGPUs within the time for it: a driver that is stuck never returns.
+func (k *Kernel) checkGPUs(ctx context.Context) []Check {
+	seen := make(chan []Check, 1)
+	go func() { seen <- k.lookForGPUs() }()
+	select {
+	case checks := <-seen:
+		return checks
+	case <-ctx.Done():
+		stuck := Check{Name: "NVIDIA driver"}
+		stuck.Problem = "it does not answer: see whether nvidia-smi does, and restart the machine if not"
+		return []Check{stuck}
+	}
+}
+
+// lookForGPUs reports the driver, each GPU, and what the plugin for CUDA needs besides.
+func (k *Kernel) lookForGPUs() []Check {
 	want := os.Getenv(plugin.Env)
 	p, err := plugin.Find(want, k.Cache)
-	if installed, other := plugin.Find(string(plugin.CUDA), k.Cache); p.Platform != plugin.CUDA && other == nil {
-		p, err = installed, nil
+	if p.Platform != plugin.CUDA { // it may be installed and not used
+		p, err = plugin.Find(string(plugin.CUDA), k.Cache)
 	}
-	onCUDA := err == nil && p.Platform == plugin.CUDA
 	cuda := plugin.NewestCUDA // which set-up would install
-	if onCUDA {
+	if err == nil {
 		cuda = p.CUDA()
 	}
 	driver, problem := plugin.AskDriver(cuda)
-	if problem != nil && plugin.GPUs() == 0 && want != string(plugin.CUDA) && !onCUDA {
-		return []Check{{Name: "GPU", Version: "0 NVIDIA", Problem: "none seen; the CPU devices do everything"}}
+	if problem != nil && plugin.GPUs() == 0 && want != string(plugin.CUDA) && err != nil {
+		none := Check{Name: "GPU", Version: "0 NVIDIA"}
+		none.Problem = "none seen; the CPU devices do everything"
+		return []Check{none}
 	}
 	first := found("NVIDIA driver", "", "", problem)
 	if first.Needed = false; driver.CUDA > 0 {
@@ -38,7 +54,7 @@ func (k *Kernel) checkGPUs() []Check {
 		checks = append(checks, Check{Name: fmt.Sprintf("GPU %d", i), OK: true, Version: text})
 	}
 	libraries := Check{Name: "CUDA libraries"}
-	if !onCUDA {
+	if err != nil {
 		libraries.Problem = "the plugin for CUDA is not installed, and the CPU devices do everything: run " +
 			"`shardbook setup --cuda` to use the GPUs"
 		return append(checks, libraries)
@@ -49,8 +65,8 @@ func (k *Kernel) checkGPUs() []Check {
 	}
 	all, some := p.Missing()
 	if missing := append(all, some...); len(missing) > 0 {
-		libraries.Problem = fmt.Sprintf("missing: %s: run `shardbook setup --cuda`, or install them beside the plugin",
-			strings.Join(missing, ", "))
+		libraries.Problem = "missing: " + strings.Join(missing, ", ") + ": run `shardbook setup --cuda`, or install them " +
+			"beside the plugin"
 	}
 	libraries.OK = libraries.Problem == ""
 	return append(checks, libraries)
