@@ -71,7 +71,7 @@ func (k *Kernel) Doctor(ctx context.Context, probe func(context.Context) *exec.C
 	d.Checks = slices.Concat(
 		[]Check{{Name: "project", OK: true, Needed: true, Path: k.Root}, k.checkCache(), k.checkGo(ctx),
 			checkCompiler(ctx), checkPython(ctx)},
-		k.checkParts(), k.checkVersions(ctx), []Check{checkGPU(), k.checkPlugin(probe(ctx), &d)})
+		k.checkParts(), k.checkVersions(ctx), k.checkGPUs(ctx), []Check{k.checkPlugin(probe(ctx), &d)})
 	d.OK = !slices.ContainsFunc(d.Checks, func(c Check) bool { return c.Needed && !c.OK })
 	return d
 }
@@ -160,15 +160,6 @@ func (k *Kernel) checkVersions(ctx context.Context) []Check {
 		checks = append(checks, found(tool[0], firstLine(string(output)), cmd.Path, err))
 	}
 	return checks
-}
-
-func checkGPU() Check {
-	n := plugin.GPUs()
-	c := Check{Name: "GPU", OK: n > 0, Version: fmt.Sprintf("%d NVIDIA", n)}
-	if n == 0 {
-		c.Problem = "none seen; the CPU devices do everything"
-	}
-	return c
 }
 
 // checkPlugin finds the plugin and, if it is there, has it opened.

@@ -112,6 +112,11 @@ func (k *Kernel) Setup(ctx context.Context, report Report) error {
 	return k.buildCells(ctx, reportAs(report, "cells"))
 }
 
+// SetupCUDA installs the plugin for CUDA and NVIDIA's libraries.
+func (k *Kernel) SetupCUDA(ctx context.Context, report Report) error {
+	return plugin.InstallCUDA(ctx, k.Cache, reportAs(report, "CUDA"))
+}
+
 func reportAs(report Report, part string) cache.Progress {
 	return func(done, total int, what string) { report(part, done, total, what) }
 }

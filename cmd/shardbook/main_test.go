@@ -171,6 +171,28 @@ func TestDoctorIll(t *testing.T) {
 	}
 }
 
+// TestDoctorOldDriver has a driver that is too old for the plugin for CUDA, of which only its path is looked at.
+func TestDoctorOldDriver(t *testing.T) {
+	drivers, plugins := t.TempDir(), filepath.Join(t.TempDir(), "xla_cuda13")
+	source := filepath.Join(drivers, "driver.c")
+	writeFile(t, source, "int cuDriverGetVersion(int *v) { *v = 12040; return 0; }\n")
+	output, err := exec.Command("gcc", "-shared", "-fPIC", "-o", filepath.Join(drivers, "libcuda.so.1"), source).
+		CombinedOutput()
+	if err != nil {
+		t.Fatalf("gcc: %v: %s", err, output)
+	}
+	must.Do(t, os.Mkdir(plugins, 0o755))
+	path := filepath.Join(plugins, "xla_cuda_plugin.so")
+	must.Do(t, os.Link(library(t, "0, 115"), path))
+	_, checks, status := diagnose(t, []string{"LD_LIBRARY_PATH=" + drivers}, "--plugin", path)
+	for _, name := range []string{"NVIDIA driver", "PJRT plugin"} {
+		isIll(t, checks[name], []string{"CUDA 12.4, and the plugin needs CUDA 13", "driver 580", "SHARDBOOK_PLUGIN=cpu"})
+	}
+	if isIll(t, checks["CUDA libraries"], []string{"missing: ", "setup --cuda"}); status != 1 {
+		t.Errorf("exit status %d", status)
+	}
+}
+
 func TestDoctorNoSpace(t *testing.T) {
 	_, checks, status := diagnose(t, nil, "--plugin", "/no/such/plugin.so", "--cache", fullDisk(t))
 	if isIll(t, checks["cache folder"], []string{"needed", "free some space", cache.EnvDir}); status != 1 {

@@ -18,12 +18,14 @@ import (
 
 	"github.com/shardbook/shardbook/internal/flags"
 	"github.com/shardbook/shardbook/internal/mpijob"
+	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/kernel"
 	"github.com/shardbook/shardbook/lib/notebook"
 )
 
 func setupCommand() *cobra.Command {
-	return &cobra.Command{
+	var cuda bool
+	cmd := &cobra.Command{
 		Use:   "setup",
 		Short: "Install what the notebooks need, and do nothing more",
 		Args:  cobra.NoArgs,
@@ -32,9 +34,36 @@ func setupCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			if cuda {
+				if err := setUpCUDA(cmd, k); err != nil {
+					return err
+				}
+			}
 			return setUp(cmd.Context(), k)
 		},
 	}
+	cmd.Flags().BoolVar(&cuda, "cuda", false, "also install XLA's plugin for NVIDIA GPUs, and NVIDIA's libraries "+
+		"(2 GB to download, 3 GB on the disk)")
+	return cmd
+}
+
+// setUpCUDA installs the plugin for CUDA, and says what it lacks on this machine: an image, for example, is built on a
+// machine without a GPU.
+func setUpCUDA(cmd *cobra.Command, k *kernel.Kernel) error {
+	progress := newProgress("setting up")
+	defer progress.done()
+	if err := k.SetupCUDA(cmd.Context(), progress.show); err != nil {
+		return err
+	}
+	p, err := plugin.Find(string(plugin.CUDA), k.Cache)
+	if err == nil {
+		_, err = p.Driver()
+	}
+	progress.done()
+	if err != nil {
+		cmd.PrintErrln("note: the plugin for CUDA is installed, but cannot be used here:", err)
+	}
+	return nil
 }
 
 func labCommand() *cobra.Command {

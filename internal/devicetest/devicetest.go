@@ -27,6 +27,14 @@ import (
 // Plugin is the devices that tests run on: CPUs, or what $SHARDBOOK_PLUGIN says.
 func Plugin() string { return cmp.Or(os.Getenv(plugin.Env), string(plugin.CPU)) }
 
+// GPU skips a test that needs a GPU if the tests run on CPUs, and notes that it was left out.
+func GPU(t testing.TB) {
+	t.Helper()
+	if Plugin() == string(plugin.CPU) {
+		systest.Skip(t, systest.NoGPU, "set "+plugin.Env+"=cuda")
+	}
+}
+
 // Open returns n devices that all tests of the process share: each backend compiles canaries first. Where there are
 // fewer GPUs, the test is skipped.
 func Open(t testing.TB, n int) *xla.Backend {

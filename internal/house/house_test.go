@@ -80,13 +80,14 @@ func TestVet(t *testing.T) {
 	output(t, "go", "tool", "staticcheck", "-tags", "mpi", "./...")
 }
 
-// TestSkips checks that tests are skipped only through systest, which records the reason.
+// TestSkips checks that tests are skipped only through systest, which records the reason: also those that look for a GPU
+// themselves.
 func TestSkips(t *testing.T) {
-	bare := regexp.MustCompile(`\b[tb]\.Skip(f|Now)?\(|testing\.Short\(`)
+	bare := regexp.MustCompile(`\b[tb]\.Skip(f|Now)?\(|testing\.Short\(|devicetest\.Plugin\(\) ==`)
 	for at, line := range linesOf(t, tracked(t, ":(glob)**/*.go", ":(exclude)internal/systest",
 		":(exclude)internal/house/house_test.go")) {
 		if bare.MatchString(line) {
-			t.Errorf("%s: %s: use systest.Skip or systest.FullOnly", at, strings.TrimSpace(line))
+			t.Errorf("%s: %s: use systest.Skip, systest.FullOnly or devicetest.GPU", at, strings.TrimSpace(line))
 		}
 	}
 }

@@ -2,8 +2,9 @@
 // loaded.
 //
 // It searches an explicit path, go-xla's own folders and the project's cache, in this order. If there is no plugin, it
-// installs a pinned CPU plugin with a known hash into the cache: the first of several that is available. go-xla's own
-// release has no known hash and is installed only on request.
+// installs a pinned CPU plugin with a known hash into the cache: the first of several that is available. Only on
+// request it installs go-xla's own release, which has no known hash, and the plugin for CUDA, which has 3 GB with
+// NVIDIA's libraries.
 package plugin
 
 import "errors"

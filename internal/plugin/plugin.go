@@ -118,8 +118,11 @@ func findPlatform(platform Platform, root string) (Plugin, error) {
 		}
 	}
 	if platform == CUDA {
-		return Plugin{}, fmt.Errorf("%w for CUDA (%d NVIDIA GPUs seen): pip install jax-cuda13-pjrt and set %s to its "+
-			"xla_cuda_plugin.so", ErrNotFound, GPUs(), Env)
+		if p, ok := findCUDA(root); ok {
+			return p, nil
+		}
+		return Plugin{}, fmt.Errorf("%w for CUDA: run `shardbook setup --cuda`, or set %s to the path of an "+
+			"xla_cuda_plugin.so", ErrNotFound, Env)
 	}
 	// go-xla's release is installed only on request, so it may be used.
 	if p, ok := findCached(slices.Concat(verified(root), unverified(root))); ok {
@@ -180,7 +183,7 @@ func goXLAFolders() []string {
 // GPUs counts the NVIDIA GPUs that this process may use: their device files, or those in $CUDA_VISIBLE_DEVICES if that
 // names fewer.
 func GPUs() int {
-	found, _ := filepath.Glob("/dev/nvidia[0-9]*")
+	found, _ := filepath.Glob(deviceFiles)
 	visible, set := os.LookupEnv("CUDA_VISIBLE_DEVICES")
 	if !set {
 		return len(found)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strings"
 
 	"github.com/shardbook/shardbook/internal/cache"
@@ -68,6 +69,9 @@ func Packages(requirements string) (count int) {
 	return count
 }
 
+// sizeOf matches what pip prints when it begins to download a file: its package's name, and its size in parentheses.
+var sizeOf = regexp.MustCompile(`^ *Downloading (?:\S*/)?(\w+)-\S+ (\(.+\))$`)
+
 // Install makes an environment in dir with the packages that requirements pin with
 // hashes. The options are added to pip's.
 func Install(ctx context.Context, interpreter, dir, requirements string, report cache.Progress,
@@ -87,18 +91,26 @@ func Install(ctx context.Context, interpreter, dir, requirements string, report 
 			collected++
 			name, _, _ = strings.Cut(name, "==")
 			report(collected, total, "downloading "+name)
+		} else if size := sizeOf.FindStringSubmatch(line); size != nil {
+			report(collected, total, "downloading "+size[1]+" "+size[2])
 		} else if strings.HasPrefix(line, "Installing collected packages") {
 			report(collected, total, "unpacking the packages")
 		}
 	}
+	temporary := filepath.Join(dir, "tmp") // not the system's, which may be too small for what pip downloads
+	if err := os.Mkdir(temporary, 0o755); err != nil {
+		return err
+	}
+	defer os.RemoveAll(temporary)
 	// Isolated, and without the user's wishes for other places: whatever Python
 	// finds elsewhere, pip would take for installed.
 	pip := []string{"-I", "-m", "pip", "install", "--no-input", "--disable-pip-version-check", "--progress-bar=off",
 		"--require-hashes", "-r", pins}
 	return command.Command{
-		Name:   Python(dir),
-		Args:   append(pip, options...),
-		Env:    []string{"PIP_USER=0", "PIP_TARGET=", "PIP_PREFIX=", "PIP_ROOT=", "PIP_REQUIRE_VIRTUALENV="},
+		Name: Python(dir),
+		Args: append(pip, options...),
+		Env: []string{"PIP_USER=0", "PIP_TARGET=", "PIP_PREFIX=", "PIP_ROOT=", "PIP_REQUIRE_VIRTUALENV=",
+			"TMPDIR=" + temporary},
 		OnLine: onLine,
 		Advice: "check the network and pip's settings",
 	}.Run(ctx)

@@ -8,17 +8,13 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/must"
-	"github.com/shardbook/shardbook/internal/plugin"
-	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/native"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // With a GPU and the real nvcc, a kernel changes what XLA put on the device.
 func TestGPU(t *testing.T) {
-	if devicetest.Plugin() == string(plugin.CPU) {
-		systest.Skip(t, systest.NoGPU, "set "+plugin.Env+" to a CUDA plugin")
-	}
+	devicetest.GPU(t)
 	var double func(x unsafe.Pointer, n int64) error
 	_, err := native.LoadCUDA(`
 __global__ void twice(float *x, int64_t n) {

@@ -23,7 +23,7 @@ type buffer struct {
 func (b *Backend) own(device compute.DeviceNum) func(inner compute.Buffer, err error) (compute.Buffer, error) {
 	return func(inner compute.Buffer, err error) (compute.Buffer, error) {
 		if err != nil {
-			return nil, err
+			return nil, explain(err)
 		}
 		shape, err := inner.Shape()
 		if err != nil {

@@ -29,7 +29,7 @@ func (e *executable) Execute(inputs []compute.Buffer, donate []bool,
 	}
 	outputs, err := e.Executable.Execute(inner, donate, e.backend.physical(device))
 	if err != nil {
-		return nil, err
+		return nil, explain(err)
 	}
 	for i, donated := range donate {
 		if donated {

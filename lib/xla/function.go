@@ -83,7 +83,7 @@ func (b *builder) NewFunction(name string) (compute.Function, error) {
 func (b *builder) Compile() (compute.Executable, error) {
 	inner, err := b.Builder.Compile()
 	if err != nil {
-		return nil, err
+		return nil, explain(err)
 	}
 	e := &executable{Executable: inner, backend: b.backend, devices: b.devices}
 	if b.calls == 0 {

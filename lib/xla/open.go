@@ -5,6 +5,7 @@ package xla
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -47,7 +48,9 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 	tameGoXLA()
 	found.FindCUDA()
 	inner, err := goxla.NewWithOptions(found.Path, client)
-	if err != nil {
+	if err = explain(err); errors.Is(err, ErrOutOfMemory) {
+		return nil, err
+	} else if err != nil {
 		return nil, fmt.Errorf("plugin %q does not start: %w", found.Path, err)
 	}
 	inner.DotGeneralUseTF32 = c.tf32 && found.Platform == plugin.CUDA // go-xla's default is true
@@ -70,7 +73,10 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 		b.Close()
 		return nil, fmt.Errorf("plugin %q has %d devices, but %d were asked for: ask for that many", found.Path, share, want)
 	}
-	if err := b.check(c); err != nil {
+	if err := b.check(c); errors.Is(err, ErrOutOfMemory) {
+		b.Close()
+		return nil, err
+	} else if err != nil {
 		b.Close()
 		return nil, fmt.Errorf("plugin %q is refused (with XLA_FLAGS=%q): %w; unset XLA_FLAGS, or set "+
 			"%s to another plugin", found.Path, os.Getenv("XLA_FLAGS"), err, plugin.Env)
@@ -94,8 +100,7 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.Name
 	if p.Platform == plugin.CPU {
 		return pjrt.NamedValuesMap{"cpu_device_count": int64(cmp.Or(n, DefaultDevices))}, nil
 	}
-	gpus := plugin.GPUs()
-	if n > gpus && c.plugin == "" {
+	if n > plugin.GPUs() && c.plugin == "" {
 		cpu, err := plugin.Ensure(ctx, string(plugin.CPU), c.cacheDir, report)
 		if err != nil {
 			return nil, err
@@ -103,19 +108,26 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.Name
 		*p = cpu
 		return c.clientOptions(ctx, p)
 	}
+	driver, err := p.Driver()
+	if err != nil {
+		return nil, err
+	}
+	gpus := len(driver.GPUs)
 	if n > gpus {
 		return nil, fmt.Errorf("%w: %d devices asked for, but this machine has %d GPUs: ask for fewer, have ranks share "+
 			"them (xla.Share), or ask for the CPU (%s=cpu)", ErrTooFew, n, gpus, plugin.Env)
 	}
-	if n == 0 {
-		return nil, nil
-	}
-	visible := make([]int64, n)
+	visible := make([]int64, cmp.Or(n, gpus))
 	for i := range visible {
 		visible[i] = int64(i)
 	}
-	return pjrt.NamedValuesMap{"visible_devices": visible}, nil
+	return pjrt.NamedValuesMap{"visible_devices": visible, "memory_fraction": float32(gpuShare)}, nil
 }
+
+// gpuShare is the most of a GPU's memory that XLA takes for arrays. It takes memory as it needs it (go-xla sets
+// preallocate to false), so that several processes can share a GPU, and keeps it until the backend is closed. The rest
+// is for what XLA does not allocate itself: CUDA's context, code, and NVIDIA's libraries.
+const gpuShare = 0.9
 
 // report prints the progress of the installation of a plugin.
 func report(_, _ int, what string) { fmt.Fprintln(os.Stderr, "shardbook:", what) }

@@ -5,9 +5,9 @@ import (
 	"strings"
 )
 
-// GPU is a model of GPU as XLA's compiler knows it. The figures are those of XLA's own descriptions of these models
+// Model is a model of GPU as XLA's compiler knows it. The figures are those of XLA's own descriptions of these models
 // (xla/backends/gpu/target_config/specs), which it read from the devices.
-type GPU struct {
+type Model struct {
 	Name        string // as the device says
 	Capability  [2]int // compute capability
 	Accelerated bool   // has instructions of its generation alone (sm_90a)
@@ -20,28 +20,28 @@ type GPU struct {
 	Clock       float64
 }
 
-// GPUModels has the models by the names for [FindGPU].
-var gpuModels = map[string]GPU{
+// models are the models by the names for [FindModel].
+var models = map[string]Model{
 	"a100": {"NVIDIA A100-SXM4-80GB", [2]int{8, 0}, false, 108, 64, 167936, 41943040, 85100068864, 2039040000000, 1.41},
 	"h100": {"NVIDIA H100 80GB HBM3", [2]int{9, 0}, true, 132, 128, 233472, 52428800, 84942979072, 3352320000000, 1.98},
 	"h200": {"NVIDIA H200 141GB HBM3e", [2]int{9, 0}, true, 132, 128, 233472, 52428800, 151397597184, 4800000000000, 1.98},
 	"b200": {"NVIDIA B200", [2]int{10, 0}, true, 148, 128, 233472, 132644864, 191514411008, 7672320000000, 1.965},
 }
 
-// FindGPU returns a model by its short name, such as "h100".
-func FindGPU(name string) (GPU, error) {
-	gpu, ok := gpuModels[strings.ToLower(name)]
+// FindModel returns a model by its short name, such as "h100".
+func FindModel(name string) (Model, error) {
+	gpu, ok := models[strings.ToLower(name)]
 	if !ok {
-		return GPU{}, fmt.Errorf("no description of a GPU %q: choose a100, h100, h200 or b200", name)
+		return Model{}, fmt.Errorf("no description of a GPU %q: choose a100, h100, h200 or b200", name)
 	}
 	return gpu, nil
 }
 
 // config returns XLA's description of the model, a GpuTargetConfigProto (device_description.proto) as text. The versions
 // of cuDNN and CUDA are those that shardbook installs: XLA decides by them what it may use.
-func (g GPU) config() string {
+func (m Model) config() string {
 	extension := "NONE"
-	if g.Accelerated {
+	if m.Accelerated {
 		extension = "ACCELERATED_FEATURES"
 	}
 	return fmt.Sprintf(`gpu_device_info {
@@ -60,6 +60,6 @@ platform_name: "CUDA"
 dnn_version_info { major: 9 minor: 19 }
 runtime_version { major: 13 }
 device_description_str: %q
-`, g.Shared, g.Shared-1024, g.Cores, g.FPUs, g.Clock, g.L2, g.Memory, g.Bandwidth, g.Capability[0], g.Capability[1],
-		extension, g.Name, g.Name)
+`, m.Shared, m.Shared-1024, m.Cores, m.FPUs, m.Clock, m.L2, m.Memory, m.Bandwidth, m.Capability[0], m.Capability[1],
+		extension, m.Name, m.Name)
 }
