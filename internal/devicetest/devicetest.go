@@ -18,6 +18,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/internal/systest"
@@ -116,7 +117,7 @@ const EnvXLA = "SHARDBOOK_TEST_XLA"
 
 // quickly are XLA's flags that make it compile in half the time.
 const quickly = "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true " +
-	"--xla_cpu_parallel_codegen_split_count=1"
+	"--xla_cpu_parallel_codegen_split_count=1 --xla_gpu_enable_triton_gemm=false --xla_gpu_autotune_level=0"
 
 // CompileQuickly has XLA optimize less, for tests that compile far more than they run: compiling takes half the time.
 // XLA plans the same temporary memory (TestTemporariesAtBothLevels in lib/memest). It is for TestMain, before anything
@@ -218,15 +219,17 @@ func NoLeaks(t *testing.T, backend *xla.Backend) func() {
 	}
 }
 
-// OpenFor opens n devices of a model of GPU that need not be here: XLA compiles for them, and programs return zeros. Without
-// the CUDA plugin the test is skipped.
+// OpenFor opens n devices of a model of GPU that need not be here: XLA compiles for them, and programs return zeros. The
+// full tier installs the CUDA plugin; the quick one leaves the test out where it is not installed.
 func OpenFor(t testing.TB, gpu string, n int) *xla.Backend {
 	t.Helper()
-	backend, err := xla.Open(xla.CompileFor(gpu), xla.Devices(n))
-	if errors.Is(err, xla.ErrNoPlugin) {
-		systest.Skip(t, systest.NoCUDA, err)
+	root := must.Get(cache.Dir(""))(t)
+	if systest.Full() {
+		must.Do(t, plugin.InstallCUDA(t.Context(), root, func(_, _ int, what string) { t.Log(what) }))
+	} else if _, err := plugin.Find(string(plugin.CUDA), root); err != nil {
+		systest.Skip(t, systest.Tier, err)
 	}
-	must.Do(t, err)
+	backend := must.Get(xla.Open(xla.CompileFor(gpu), xla.Devices(n), xla.Plugin(string(plugin.CUDA))))(t)
 	t.Cleanup(backend.Close)
 	return backend
 }

@@ -41,10 +41,9 @@ const (
 	Tier    Reason = "tier"     // the quick tier leaves it to the full one
 	NotRoot Reason = "not root" // only root may do it
 	NoGPU   Reason = "no GPU"
-	NoCUDA  Reason = "no CUDA plugin" // shardbook setup --cuda installs it; it needs no GPU
-	NoPeers Reason = "no peers"       // other systems to compare with: go run ./bench install
-	System  Reason = "system"         // the machine has no such thing, or it cannot be installed
-	Race    Reason = "race"           // the race detector changes what is tested
+	NoPeers Reason = "no peers" // other systems to compare with: go run ./bench install
+	System  Reason = "system"   // the machine has no such thing, or it cannot be installed
+	Race    Reason = "race"     // the race detector changes what is tested
 )
 
 // FullOnly skips a test in the quick tier, and says what that leaves untested.
