@@ -35,6 +35,30 @@ func TestImage(t *testing.T) {
 	t.Run("notebooks", func(t *testing.T) { checkNotebooks(t, s, container) })
 	t.Run("server", func(t *testing.T) { checkServer(t, s, container, said) })
 	t.Run("binder", func(t *testing.T) { checkBinder(t, s, container, said) })
+	t.Run("cuda", func(t *testing.T) { checkCUDA(t, s, container) })
+}
+
+// checkCUDA runs what the target cuda adds to lab, and uses the result without a GPU.
+func checkCUDA(t *testing.T, s *store, container string) {
+	_, stage, found := strings.Cut(read(t, "Dockerfile"), "\nFROM lab AS cuda\n")
+	stage, _, _ = strings.Cut(stage, "\n\n")
+	commands := regexp.MustCompile(`(?m)^RUN (.+)$`).FindAllStringSubmatch(stage, -1)
+	if !found || len(commands) != strings.Count(stage, "\n")+1 {
+		t.Fatalf("the target cuda is not RUN commands only: %q", stage)
+	}
+	args := []string{"run", "--isolation", "chroot", "--network", "host"}
+	for from, to := range s.mounts() {
+		args = append(args, "--volume", from+":"+to+":ro")
+	}
+	for _, command := range commands {
+		s.must(append(args, container, "--", "sh", "-c", command[1])...)
+	}
+	said := output(t, s, container, "shardbook", "doctor")
+	for _, want := range []string{"ok       CUDA libraries", "no NVIDIA GPU", "8 devices, the first: cpu:0"} {
+		if !strings.Contains(said, want) {
+			t.Errorf("the doctor does not say %q: %s", want, said)
+		}
+	}
 }
 
 // output runs a command in a container and returns its standard output.

@@ -29,7 +29,7 @@ type store struct {
 }
 
 // storeBytes is the largest size of the store.
-const storeBytes = 12e9
+const storeBytes = 18e9
 
 // newStore creates an empty store. It skips the test where images cannot be built.
 func newStore(t *testing.T) *store {
