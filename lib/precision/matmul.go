@@ -9,6 +9,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/lib/autodiff"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // Matmul is the precision of matmuls, as plain data. The zero Matmul uses the operands' type and accumulates half types
@@ -85,11 +86,13 @@ func (m Matmul) Dot(lhs *graph.Node, lhsContracting, lhsBatch []int, rhs *graph.
 	}
 	y := autodiff.Custom([]*graph.Node{l, r},
 		func(in []*graph.Node) []*graph.Node {
-			return []*graph.Node{m.matmul(m.round(in[0], m.Operands), m.round(in[1], m.Operands))}
+			of := m.rounding(in[0].Graph(), m.Operands)
+			return []*graph.Node{m.product(of(in[0], m.Operands), of(in[1], m.Operands))}
 		},
 		func(in, _, v []*graph.Node) []*graph.Node {
-			l, r, dy := m.round(in[0], m.Operands), m.round(in[1], m.Operands), m.round(v[0], m.Gradients)
-			return []*graph.Node{m.matmul(dy, swap(r)), m.matmul(swap(dy), swap(l))}
+			of := m.rounding(in[0].Graph(), m.Operands, m.Gradients)
+			l, r, dy := of(in[0], m.Operands), of(in[1], m.Operands), of(v[0], m.Gradients)
+			return []*graph.Node{m.product(dy, r.swap()), m.product(dy.swap(), l.swap())}
 		})[0]
 	return graph.Reshape(y, slices.Concat(of.batch, of.free, other.free)...)
 }
@@ -99,6 +102,74 @@ func dotGeneral(lhs *graph.Node, lhsContracting, lhsBatch []int, rhs *graph.Node
 	rhsContracting, rhsBatch []int) *graph.Node {
 	return graph.Dot(lhs, rhs).WithAccumulatorDType(dtypes.InvalidDType).General(lhsContracting, lhsBatch,
 		rhsContracting, rhsBatch)
+}
+
+// operand is an operand of a matmul, (B,M,K).
+type operand struct {
+	x *graph.Node // rounded, unless f8 is a type
+	// The 8-bit type that the matmul rounds x to, and what its result must be multiplied by since x is scaled.
+	f8      dtypes.DType
+	unscale *graph.Node
+	dtype   dtypes.DType // the operand's before scaling
+}
+
+// swap exchanges the last two axes.
+func (o operand) swap() operand {
+	o.x = graph.TransposeAllAxes(o.x, 0, 2, 1)
+	return o
+}
+
+// rounding returns how to round the operands of matmuls to formats: to 8-bit floats if all formats are such and the
+// devices have them, else simulated.
+func (m Matmul) rounding(g *graph.Graph, formats ...Format) func(*graph.Node, Format) operand {
+	real := m.Scaled && m.Accumulate == (Format{})
+	for _, f := range formats {
+		real = real && f.fp8() != dtypes.InvalidDType
+	}
+	if real && hasFP8(g) {
+		return scaledFP8
+	}
+	return func(x *graph.Node, f Format) operand { return operand{x: m.round(x, f)} }
+}
+
+// hasFP8 is a variable for tests.
+var hasFP8 = xla.HasFP8
+
+// fp8 returns the 8-bit type of a format, whatever its Overflow, or InvalidDType.
+func (f Format) fp8() dtypes.DType {
+	for dtype, of := range map[dtypes.DType]Format{dtypes.F8E4M3FN: E4M3, dtypes.F8E5M2: E5M2} {
+		if f.Name, f.Overflow = of.Name, of.Overflow; f == of {
+			return dtype
+		}
+	}
+	return dtypes.InvalidDType
+}
+
+// scaledFP8 scales x for an 8-bit format. A result of an x that is not finite is multiplied by NaN.
+func scaledFP8(x *graph.Node, f Format) operand {
+	dtype := x.DType()
+	x = graph.ConvertDType(x, dtypes.Float32)
+	g, inf := x.Graph(), graph.Infinity(x.Graph(), dtypes.Float32, 1)
+	largest := graph.ReduceAllMax(graph.Where(graph.IsFinite(x), graph.Abs(x), graph.BroadcastToShape(inf, x.Shape())))
+	scale, unscale := f.scale(largest)
+	nan := graph.Const(g, float32(math.NaN()))
+	unscale = graph.Where(graph.IsFinite(largest), unscale, nan)
+	return operand{graph.Mul(x, scale), f.fp8(), unscale, dtype}
+}
+
+// product returns a·bᵀ (B,M,N).
+func (m Matmul) product(a, b operand) *graph.Node {
+	if a.f8 == dtypes.InvalidDType {
+		return m.matmul(a.x, b.x)
+	}
+	// Powers of two scale bfloat16 exactly; in float16 the scaled sums could overflow.
+	of := dtypes.Float32
+	if a.dtype == dtypes.BFloat16 {
+		of = a.dtype
+	}
+	y := xla.DotFP8(a.x, b.x, a.f8, b.f8, of)
+	y = graph.Mul(y, graph.ConvertDType(graph.Mul(a.unscale, b.unscale), of))
+	return graph.ConvertDType(y, a.dtype)
 }
 
 // matmul returns a·bᵀ (B,M,N) for a (B,M,K) and b (B,N,K).
@@ -146,16 +217,22 @@ func (m Matmul) round(x *graph.Node, f Format) *graph.Node {
 	}
 	dtype := x.DType()
 	x = graph.ConvertDType(x, dtypes.Float32)
-	g, finite := x.Graph(), graph.IsFinite(x)
+	finite := graph.IsFinite(x)
+	scale, unscale := f.scale(graph.ReduceAllMax(graph.Abs(graph.Where(finite, x, graph.ZerosLike(x)))))
+	rounded := graph.Mul(Round(graph.Mul(x, scale), f), unscale)
+	return graph.ConvertDType(graph.Where(finite, rounded, x), dtype)
+}
+
+// scale returns the power of two by which [Matmul.Scaled] multiplies a tensor with this largest magnitude, a float32
+// scalar, and its inverse.
+func (f Format) scale(largest *graph.Node) (scale, inverse *graph.Node) {
+	g := largest.Graph()
 	// The largest power of two up to the largest magnitude, bounded so that float32 has both quotients; for zeros any
 	// will do.
-	largest := graph.ReduceAllMax(graph.Abs(graph.Where(finite, x, graph.ZerosLike(x))))
 	bits := graph.BitwiseAnd(graph.Bitcast(largest, dtypes.Uint32), graph.Const(g, uint32(0x7f800000)))
 	top := math.Exp2(math.Floor(math.Log2(f.Largest())) - 1)
 	power := graph.ClipScalar(graph.Bitcast(bits, dtypes.Float32), top*0x1p-126, min(top*0x1p126, 0x1p127))
-	rounded := Round(graph.Mul(x, graph.Div(graph.Const(g, float32(top)), power)), f)
-	rounded = graph.Mul(rounded, graph.DivScalar(power, top))
-	return graph.ConvertDType(graph.Where(finite, rounded, x), dtype)
+	return graph.Div(graph.Const(g, float32(top)), power), graph.DivScalar(power, top)
 }
 
 // dimensions are a tensor's, by their role in a matmul.
@@ -197,5 +274,3 @@ func axes(x *graph.Node, of []int) []int {
 	}
 	return adjusted
 }
-
-func swap(x *graph.Node) *graph.Node { return graph.TransposeAllAxes(x, 0, 2, 1) }

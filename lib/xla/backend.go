@@ -27,6 +27,7 @@ type Backend struct {
 	kernels         bool         // programs may call the kernels of internal/dense
 	share           int          // the plugin's devices that ours share, as many as there are if each has its own
 	target          bool         // programs are compiled for devices that are not here
+	fp8             fp8          // whether devices multiply 8-bit floats
 	building        sync.RWMutex // held for reading while a program is compiled
 }
 

@@ -76,6 +76,9 @@ func (b *builder) NewFunction(name string) (compute.Function, error) {
 	if s, ok := shifts.named(name); ok {
 		f.instead = s.write
 	}
+	if d, ok := dotsFP8.named(name); ok {
+		f.instead = d.write
+	}
 	return f, nil
 }
 
