@@ -209,7 +209,14 @@ func (t *training) page(r trainResult, text string) string {
 		if r.Pipeline == nil {
 			row("communicated", "%s%.0f%% of the time while it computed", sent, 100*tr.Overlap)
 		}
-		row("trace", "%s, of %d steps: open it in https://ui.perfetto.dev", tr.File, tr.Steps)
+		devices := ""
+		if tr.Kernels > 0 {
+			devices = fmt.Sprintf(" with %d kernels and copies on the devices", tr.Kernels)
+		}
+		row("trace", "%s, of %d steps%s: open it in https://ui.perfetto.dev", tr.File, tr.Steps, devices)
+		if tr.Problem != "" {
+			row("profiler", "%s", tr.Problem)
+		}
 	}
 	if r.Skipped > 0 {
 		row("skipped", "%d steps, of gradients that were not finite", r.Skipped)

@@ -316,7 +316,8 @@ func (t *training) loop(ctx context.Context) error {
 		t.tracer.at(step)
 		until := t.tracer.next(step, min(t.job.Steps, step-step%t.options.saveEvery+t.options.saveEvery))
 		t.lap = time.Now()
-		if err := t.run.Train(ctx, until, t.batches.Step, done); err != nil {
+		train := func() error { return t.run.Train(ctx, until, t.batches.Step, done) }
+		if err := t.tracer.record(t.backend, step, train); err != nil {
 			return err
 		}
 		interrupted = t.run.Steps() < until // all processes agree on it, although a signal may reach only some

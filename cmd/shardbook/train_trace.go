@@ -1,14 +1,18 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/shardbook/shardbook/internal/userfile"
 	"github.com/shardbook/shardbook/lib/step"
 	"github.com/shardbook/shardbook/lib/trace"
+	"github.com/shardbook/shardbook/lib/xla"
+	"github.com/shardbook/shardbook/lib/xplane"
 )
 
 // tracedSteps is how many steps are traced: the last ones of a run.
@@ -20,6 +24,9 @@ type tracer struct {
 	rec   *trace.Recorder
 	first int           // traced step, from 0; the one before is recorded and dropped
 	base  map[int]int64 // by rank: bytes communicated before it
+
+	profiles []*xplane.Profile // of the traced steps, if the devices have a profiler
+	problem  error             // of the profiler
 }
 
 // openTrace opens the file to write. A file that has something other than a trace in it is an error.
@@ -68,6 +75,35 @@ func (t *tracer) at(step int) {
 	}
 }
 
+// profiler is an xla.Backend.
+type profiler interface {
+	Profile(f func() error) (*xplane.Profile, error)
+}
+
+// record has f do the steps after step. If they are traced, and the devices have a profiler, it also records what the
+// devices do. An error of the profiler does not end the run.
+func (t *tracer) record(p profiler, step int, f func() error) error {
+	if t.rec == nil || step < t.first {
+		return f()
+	}
+	var failed error
+	ran := false
+	profile, err := p.Profile(func() error {
+		ran, failed = true, f()
+		return failed
+	})
+	if !ran {
+		failed = f()
+	}
+	switch {
+	case err == nil:
+		t.profiles = append(t.profiles, profile)
+	case failed == nil && !errors.Is(err, xla.ErrNoProfiler):
+		t.problem = err
+	}
+	return failed
+}
+
 // communicated is the number of bytes that each rank has communicated.
 func communicated(tr trace.Trace) map[int]int64 {
 	bytes := map[int]int64{}
@@ -96,6 +132,10 @@ type traceResult struct {
 	Bytes int64 `json:"bytes_communicated,omitempty"`
 	// fraction of communication during which the rank computed
 	Overlap float64 `json:"overlap"`
+	// kernels and copies on the devices, if they have a profiler
+	Kernels int `json:"kernels,omitempty"`
+	// what kept the profiler from recording all
+	Problem string  `json:"problem,omitempty"`
 	idle    float64 // see idle
 }
 
@@ -115,6 +155,17 @@ func (t *tracer) write(step int) (*traceResult, error) {
 			communication = append(communication, trace.Of(all.Spans, rank, stream)...)
 		}
 		r.Overlap += trace.Overlap(communication, trace.Of(all.Spans, rank, trace.Compute)) / float64(len(ranks))
+	}
+	for _, p := range t.profiles {
+		on := trace.FromProfile(p, t.rec.Began())
+		all = all.With(on)
+		r.Kernels += len(on.Filter(func(s trace.Span) bool { return s.Rank != trace.Host }).Spans)
+		for _, warning := range p.Warnings {
+			t.problem = errors.Join(t.problem, errors.New(warning))
+		}
+	}
+	if t.problem != nil {
+		r.Problem = strings.Join(strings.Fields(t.problem.Error()), " ")
 	}
 	begin, _ := all.Range()
 	err := t.file.Truncate(0)

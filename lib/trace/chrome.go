@@ -7,10 +7,12 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"time"
 )
 
-// event is one of Chrome's trace event format: a span (phase X), a count (C) or a name (M).
+// event is one of Chrome's trace event format: a span (phase X), a count (C), a name (M), or the beginning (s) or end
+// (f) of an arrow between spans.
 //
 // Source: "Trace Event Format", Google, https://docs.google.com/document/d/1CvAClvFfyA5R-PhYUmn5OOQtYMH4h6I0nSsKchNAySU
 type event struct {
@@ -18,9 +20,24 @@ type event struct {
 	Phase  string         `json:"ph"`
 	Start  *micros        `json:"ts,omitempty"`
 	Took   *micros        `json:"dur,omitempty"`
-	Rank   int            `json:"pid"`
+	Rank   pid            `json:"pid"`
 	Thread int            `json:"tid"`
+	Kind   string         `json:"cat,omitempty"` // of an arrow, which also has a number
+	ID     int            `json:"id,omitempty"`
+	Bind   string         `json:"bp,omitempty"`
 	Args   map[string]any `json:"args,omitempty"`
+}
+
+// pid is the number of a process: the rank, but for [Host], since viewers want no negative one.
+type pid int
+
+const hostPID = 1 << 20
+
+func (p pid) MarshalJSON() ([]byte, error) {
+	if p == Host {
+		p = hostPID
+	}
+	return strconv.AppendInt(nil, int64(p), 10), nil
 }
 
 // micros is a time that is written to JSON in microseconds, with nanoseconds as decimals.
@@ -36,7 +53,8 @@ func (m micros) MarshalJSON() ([]byte, error) {
 
 // WriteChrome writes the trace as JSON in Chrome's trace event format, which https://ui.perfetto.dev and
 // chrome://tracing open. Ranks become processes and streams threads; a stream whose spans partly overlap becomes
-// several threads of the same name. It is an error if a span ends before it starts.
+// several threads of the same name. Of spans with the same Flow, arrows lead from the first to the others. It is an
+// error if a span ends before it starts.
 func (t Trace) WriteChrome(w io.Writer) error {
 	ranks := map[int]bool{}
 	for _, s := range t.Spans {
@@ -71,9 +89,10 @@ func (t Trace) WriteChrome(w io.Writer) error {
 func (t Trace) events(ranks []int) (events []event) {
 	add := func(e event) { events = append(events, e) }
 	for _, rank := range ranks {
-		add(event{Phase: "M", Name: "process_name", Rank: rank,
-			Args: map[string]any{"name": fmt.Sprintf("rank %d", rank)}})
+		add(event{Phase: "M", Name: "process_name", Rank: pid(rank),
+			Args: map[string]any{"name": process(rank)}})
 	}
+	var linked []flowing
 	threads := 0 // of all ranks: some viewers take thread 0 for an idle one, and equal threads of two processes for one
 	for _, stream := range byStream(t.Spans) {
 		sorted, track := nest(stream)
@@ -82,27 +101,60 @@ func (t Trace) events(ranks []int) (events []event) {
 			thread := first + track[i]
 			if thread > threads {
 				threads = thread
-				add(event{Phase: "M", Name: "thread_name", Rank: s.Rank, Thread: thread,
+				add(event{Phase: "M", Name: "thread_name", Rank: pid(s.Rank), Thread: thread,
 					Args: map[string]any{"name": s.Stream}})
 			}
 			start, took := micros(s.Start), micros(s.End-s.Start)
-			add(event{s.Name, "X", &start, &took, s.Rank, thread, s.Work.args()})
+			e := event{Name: s.Name, Phase: "X", Start: &start, Took: &took, Rank: pid(s.Rank), Thread: thread, Args: s.args()}
+			add(e)
+			linked = append(linked, flowing{e, s.Flow})
 		}
 	}
+	events = append(events, arrows(linked)...)
 	for _, c := range t.Counters {
 		at := micros(c.At)
-		add(event{Phase: "C", Name: c.Name, Start: &at, Rank: c.Rank, Args: map[string]any{"value": c.Value}})
+		add(event{Phase: "C", Name: c.Name, Start: &at, Rank: pid(c.Rank), Args: map[string]any{"value": c.Value}})
 	}
 	return events
 }
 
-func (w Work) args() map[string]any {
+// arrows joins the first of the events that have a flow to the others. An arrow is bound to the event of its thread at
+// its time.
+func arrows(linked []flowing) (arrows []event) {
+	of := func(f flowing) (int64, time.Duration) { return f.flow, time.Duration(*f.Start) }
+	for _, group := range flows(linked, of) {
+		for _, to := range group[1:] {
+			n := len(arrows)/2 + 1
+			arrows = append(arrows, arrow(group[0].event, "s", n), arrow(to.event, "f", n))
+		}
+	}
+	return arrows
+}
+
+type flowing struct {
+	event
+	flow int64
+}
+
+func arrow(at event, phase string, number int) event {
+	e := event{Name: "launch", Phase: phase, Start: at.Start, Rank: at.Rank, Thread: at.Thread, Kind: "launch",
+		ID: number}
+	if phase == "f" {
+		e.Bind = "e" // to the event that encloses its time, not the next one
+	}
+	return e
+}
+
+func (s Span) args() map[string]any {
 	args := map[string]any{}
-	if w.FLOPs != 0 {
-		args["flops"] = w.FLOPs
+	add := func(name string, value any, zero bool) {
+		if !zero {
+			args[name] = value
+		}
 	}
-	if w.Bytes != 0 {
-		args["bytes"] = w.Bytes
-	}
+	add("flops", s.FLOPs, s.FLOPs == 0)
+	add("bytes", s.Bytes, s.Bytes == 0)
+	add("flow", s.Flow, s.Flow == 0)
+	add("detail", s.Detail, s.Detail == "")
 	return args
 }

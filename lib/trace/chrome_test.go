@@ -21,6 +21,8 @@ func ExampleTrace_WriteChrome() {
 		Spans: []trace.Span{
 			{Rank: 0, Stream: trace.Compute, Name: "forward", Start: 1500, End: 4001, Work: trace.Work{FLOPs: 64}},
 			{Rank: 1, Stream: trace.Send, Name: "h0", Start: 4000, End: 5000},
+			{Rank: trace.Host, Stream: "main", Name: "cuLaunchKernel", Start: 1500, End: 1600, Flow: 7},
+			{Rank: 0, Stream: "device 0 Stream #13", Name: "gemm", Start: 1700, End: 2000, Flow: 7, Detail: "grid 8×1×1"},
 		},
 		Counters: []trace.Counter{{Rank: 0, Name: "live", At: 4000, Value: 128}},
 	}
@@ -29,12 +31,19 @@ func ExampleTrace_WriteChrome() {
 	}
 	// Output:
 	// {"displayTimeUnit":"ms","traceEvents":[
+	// {"name":"process_name","ph":"M","pid":1048576,"tid":0,"args":{"name":"host"}},
 	// {"name":"process_name","ph":"M","pid":0,"tid":0,"args":{"name":"rank 0"}},
 	// {"name":"process_name","ph":"M","pid":1,"tid":0,"args":{"name":"rank 1"}},
-	// {"name":"thread_name","ph":"M","pid":0,"tid":1,"args":{"name":"compute"}},
-	// {"name":"forward","ph":"X","ts":1.500,"dur":2.501,"pid":0,"tid":1,"args":{"flops":64}},
-	// {"name":"thread_name","ph":"M","pid":1,"tid":2,"args":{"name":"send"}},
-	// {"name":"h0","ph":"X","ts":4.000,"dur":1.000,"pid":1,"tid":2},
+	// {"name":"thread_name","ph":"M","pid":1048576,"tid":1,"args":{"name":"main"}},
+	// {"name":"cuLaunchKernel","ph":"X","ts":1.500,"dur":0.100,"pid":1048576,"tid":1,"args":{"flow":7}},
+	// {"name":"thread_name","ph":"M","pid":0,"tid":2,"args":{"name":"compute"}},
+	// {"name":"forward","ph":"X","ts":1.500,"dur":2.501,"pid":0,"tid":2,"args":{"flops":64}},
+	// {"name":"thread_name","ph":"M","pid":0,"tid":3,"args":{"name":"device 0 Stream #13"}},
+	// {"name":"gemm","ph":"X","ts":1.700,"dur":0.300,"pid":0,"tid":3,"args":{"detail":"grid 8×1×1","flow":7}},
+	// {"name":"thread_name","ph":"M","pid":1,"tid":4,"args":{"name":"send"}},
+	// {"name":"h0","ph":"X","ts":4.000,"dur":1.000,"pid":1,"tid":4},
+	// {"name":"launch","ph":"s","ts":1.500,"pid":1048576,"tid":1,"cat":"launch","id":1},
+	// {"name":"launch","ph":"f","ts":1.700,"pid":0,"tid":3,"cat":"launch","id":1,"bp":"e"},
 	// {"name":"live","ph":"C","ts":4.000,"pid":0,"tid":0,"args":{"value":128}}
 	// ]}
 }
@@ -51,7 +60,7 @@ func ExampleReadChrome() {
 	fmt.Println(t.Spans, err)
 	fmt.Println(t.Counters)
 	// Output:
-	// [{4 7 kernel 11µs 12µs {0 0}} {4 python step 10µs 12.5µs {0 0}}] <nil>
+	// [{4 7 kernel 11µs 12µs {0 0} 0 } {4 python step 10µs 12.5µs {0 0} 0 }] <nil>
 	// [{4 memory device 12µs 5} {4 memory host 12µs 3}]
 }
 
@@ -104,12 +113,19 @@ func checkChrome(t *testing.T, file []byte) {
 			Name, Ph string
 			Ts, Dur  *float64
 			Pid, Tid *int
+			ID       int
+			Cat, Bp  string
 			Args     map[string]any
 		} `json:"traceEvents"`
 	}
 	d := json.NewDecoder(bytes.NewReader(file))
 	must.Do(t, d.Decode(&content))
 	named, process := map[int]bool{}, map[int]int{}
+	type at struct {
+		thread int
+		time   float64
+	}
+	starts, arrows := map[at]bool{}, map[int]float64{}
 	open := map[int][]float64{}
 	for i, e := range content.Events {
 		if e.Pid == nil || e.Tid == nil {
@@ -127,7 +143,18 @@ func checkChrome(t *testing.T, file []byte) {
 			if _, ok := e.Args["value"].(float64); !ok || e.Ts == nil {
 				t.Fatalf("event %d has no time or value", i)
 			}
+		case "s", "f": // an arrow: each has a beginning and an end, within spans of their threads
+			if e.Ts == nil || e.ID == 0 || e.Cat == "" || !named[*e.Tid] || !starts[at{*e.Tid, *e.Ts}] ||
+				(e.Ph == "f") != (e.Bp == "e") || (e.Ph == "f") != (arrows[e.ID] > 0) {
+				t.Fatalf("event %d is no arrow's beginning or end: %+v", i, e)
+			}
+			if arrows[e.ID] == 0 {
+				arrows[e.ID] = *e.Ts + 1e15
+			} else if *e.Ts+1e15 < arrows[e.ID] {
+				t.Fatalf("event %d: an arrow leads into the past", i)
+			}
 		case "X":
+			starts[at{*e.Tid, *e.Ts}] = true
 			if e.Ts == nil || e.Dur == nil || *e.Dur < 0 || !named[*e.Tid] || *e.Tid == 0 {
 				t.Fatalf("event %d has no time, or no thread with a name", i)
 			}

@@ -59,6 +59,9 @@ func (e foreignEvent) rank() (rank int, ok bool) {
 	if json.Unmarshal(e.Pid, &number) != nil || number == nil {
 		return 0, false
 	}
+	if *number == hostPID {
+		return Host, true
+	}
 	return *number, true
 }
 
@@ -99,9 +102,15 @@ func (t *Trace) add(e foreignEvent, names map[[2]string]string) error {
 	if !ok {
 		stream = strings.Trim(string(e.Tid), `"`)
 	}
-	var work Work
-	_ = json.Unmarshal(e.Args, &work) // the arguments of others are what they like
-	t.Spans = append(t.Spans, Span{rank, stream, e.Name, start, start + took, work})
+	span := Span{Rank: rank, Stream: stream, Name: e.Name, Start: start, End: start + took}
+	var args struct {
+		Work
+		Flow   int64
+		Detail string
+	}
+	_ = json.Unmarshal(e.Args, &args) // the arguments of others are what they like
+	span.Work, span.Flow, span.Detail = args.Work, args.Flow, args.Detail
+	t.Spans = append(t.Spans, span)
 	return nil
 }
 

@@ -35,6 +35,23 @@ func (t Trace) Shift(by time.Duration) Trace {
 	return t
 }
 
+// With returns the trace together with others that count time from the same start.
+func (t Trace) With(others ...Trace) Trace {
+	t.Spans, t.Counters = slices.Clone(t.Spans), slices.Clone(t.Counters)
+	for _, other := range others {
+		t.Spans, t.Counters = append(t.Spans, other.Spans...), append(t.Counters, other.Counters...)
+	}
+	sortSpans(t.Spans)
+	sortCounters(t.Counters)
+	return t
+}
+
+// Filter returns the trace with only the spans that keep accepts.
+func (t Trace) Filter(keep func(Span) bool) Trace {
+	t.Spans = slices.DeleteFunc(slices.Clone(t.Spans), func(s Span) bool { return !keep(s) })
+	return t
+}
+
 // Within returns the part of the trace between two times, with times counted from the first: for example one step, to
 // compare it with a step of another run on the same axis. Spans that begin earlier or end later are cut, with their
 // full work; counters start with their value at that time, if they had one.

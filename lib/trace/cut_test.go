@@ -17,9 +17,10 @@ func someTrace(random *rand.Rand) (t trace.Trace) {
 	for range random.IntN(20) {
 		start := random.IntN(ticks)
 		t.Spans = append(t.Spans, trace.Span{
-			Rank: random.IntN(3), Stream: pick(trace.Compute, trace.Send, "own"), Name: pick("a", "b", "c"),
+			Rank: random.IntN(4) - 1, Stream: pick(trace.Compute, trace.Send, "own"), Name: pick("a", "b", "c"),
 			Start: time.Duration(start), End: time.Duration(start + random.IntN(ticks-start)),
 			Work: trace.Work{FLOPs: random.Int64N(3), Bytes: random.Int64N(3)},
+			Flow: random.Int64N(4), Detail: pick("", "grid 1", "grid 2"),
 		})
 	}
 	for range random.IntN(20) {

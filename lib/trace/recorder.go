@@ -55,6 +55,14 @@ func (r *Recorder) start(rank int, stream, name string) (end func()) {
 	return func() { p.end.CompareAndSwap(0, max(1, int64(r.now()))) }
 }
 
+// Began returns when the recorder's clock started, or the zero time of a nil recorder.
+func (r *Recorder) Began() time.Time {
+	if r == nil {
+		return time.Time{}
+	}
+	return r.begin
+}
+
 func (r *Recorder) now() time.Duration { return time.Since(r.begin) }
 
 func (r *Recorder) place() *place {

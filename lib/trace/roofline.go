@@ -16,7 +16,8 @@ type Roof struct{ FLOPS, Bandwidth float64 }
 
 // Operation is an operation of a trace: its work and its time.
 type Operation struct {
-	Name string
+	Module string // of the compiled program; "" if it is of none
+	Name   string
 	Work
 	Time time.Duration
 }
@@ -25,7 +26,7 @@ type Operation struct {
 func (t Table) Operations() (ops []Operation) {
 	for _, r := range t {
 		if r.Work != (Work{}) {
-			ops = append(ops, Operation{r.Name, r.Work, r.Total})
+			ops = append(ops, Operation{Name: r.Name, Work: r.Work, Time: r.Total})
 		}
 	}
 	return ops

@@ -15,6 +15,8 @@ type Row struct {
 	// shares of a stream sum to 1.
 	Share float64
 	Work  // of all calls
+	// Detail is that of the spans, if all have the same; else "several".
+	Detail string
 }
 
 // Mean is the average time of a call.
@@ -44,6 +46,10 @@ func (t Trace) Table() Table {
 			if i == 0 || took < row.Min {
 				row.Min = took
 			}
+			if i > 0 && s.Detail != row.Detail {
+				s.Detail = "several"
+			}
+			row.Detail = s.Detail
 			row.FLOPs, row.Bytes = row.FLOPs+s.FLOPs, row.Bytes+s.Bytes
 		}
 		if all := busy[k.stream]; all > 0 {

@@ -40,11 +40,11 @@ func step() trace.Trace {
 func ExampleTrace_Table() {
 	fmt.Print(step().Table().Chart("").Text())
 	// Output:
-	// stream   name       calls  total ms  mean ms  min ms  max ms  share %  GFLOP/s    GB/s
-	// compute  backward       2     9.000    4.500   4.000   5.000     64.3     3556   17.78
-	// reduce   gradients      2     8.000    4.000   3.000   5.000    100.0        0  0.5000
-	// compute  forward        2     5.000    2.500   2.000   3.000     35.7     3200   16.00
-	// wait     gradients      2     4.000    2.000   1.000   3.000    100.0        0       0
+	// stream   name       calls  total ms  mean ms  min ms  max ms  share %  GFLOP/s     MB    GB/s
+	// compute  backward       2     9.000    4.500   4.000   5.000     64.3     3556  160.0   17.78
+	// reduce   gradients      2     8.000    4.000   3.000   5.000    100.0        0  4.000  0.5000
+	// compute  forward        2     5.000    2.500   2.000   3.000     35.7     3200  80.00   16.00
+	// wait     gradients      2     4.000    2.000   1.000   3.000    100.0        0      0       0
 }
 
 // The table against one that looks at every tick of every rank, row by row.
@@ -64,6 +64,7 @@ func TestTable(t *testing.T) {
 			calls += row.Calls
 			want := trace.Row{Stream: row.Stream, Name: row.Name}
 			var lengths []time.Duration
+			var details []string
 			busy, busyOfRow := map[string]bool{}, map[string]bool{}
 			for _, s := range all.Spans {
 				if s.Stream != row.Stream {
@@ -76,6 +77,7 @@ func TestTable(t *testing.T) {
 					}
 				}
 				if s.Name == row.Name {
+					details = append(details, s.Detail)
 					lengths = append(lengths, s.End-s.Start)
 					want.Total += s.End - s.Start
 					want.FLOPs += s.FLOPs
@@ -83,6 +85,9 @@ func TestTable(t *testing.T) {
 				}
 			}
 			want.Calls, want.Min, want.Max = len(lengths), slices.Min(lengths), slices.Max(lengths)
+			if want.Detail = details[0]; len(slices.Compact(slices.Sorted(slices.Values(details)))) > 1 {
+				want.Detail = "several"
+			}
 			want.Share = float64(len(busyOfRow)) / float64(cmp.Or(len(busy), 1))
 			if scalar.EqualWithinAbs(row.Share, want.Share, 1e-12) {
 				row.Share = want.Share
@@ -106,15 +111,15 @@ func TestTableText(t *testing.T) {
 		t.Errorf("%d rows in the tops of -1 and 100", got)
 	}
 	odd := trace.Table{
-		{Stream: "s\n1", Name: "näme", Total: 1, Work: trace.Work{Bytes: 1}},
+		{Stream: "s\n1", Name: "näme", Total: 1, Work: trace.Work{Bytes: 1}, Detail: "a\nb"},
 		{Stream: "", Name: "x", Total: 3e18, Calls: 2, Work: trace.Work{Bytes: 1}},
 		{Work: trace.Work{Bytes: 5}},
 	}
 	want := "" +
-		"stream  name  calls       total ms        mean ms  min ms  max ms  share %  GB/s\n" +
-		"s 1     näme      0       0.000001       0.000001       0       0      0.0  1.000\n" +
-		"        x         2  3000000000000  1500000000000       0       0      0.0  0.0000\n" +
-		"                  0              0              0       0       0      0.0\n"
+		"stream  name  calls       total ms        mean ms  min ms  max ms  share %        MB  GB/s    detail\n" +
+		"s 1     näme      0       0.000001       0.000001       0       0      0.0  0.000001  1.000   a b\n" +
+		"        x         2  3000000000000  1500000000000       0       0      0.0  0.000001  0.0000\n" +
+		"                  0              0              0       0       0      0.0  0.000005\n"
 	if got := odd.Chart("").Text(); got != want {
 		t.Errorf("the table is\n%s, want\n%s", got, want)
 	}

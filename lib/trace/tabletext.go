@@ -28,7 +28,10 @@ var columns = []column{
 	{"share %", func(r Row) string { return strconv.FormatFloat(100*r.Share, 'f', 1, 64) }, nil},
 	{"GFLOP/s", func(r Row) string { return perNanosecond(r.FLOPs, r.Total) },
 		func(r Row) bool { return r.FLOPs != 0 }},
+	{"MB", func(r Row) string { return digits(float64(r.Bytes)/1e6, 6) },
+		func(r Row) bool { return r.Bytes != 0 }},
 	{"GB/s", func(r Row) string { return perNanosecond(r.Bytes, r.Total) }, func(r Row) bool { return r.Bytes != 0 }},
+	{"detail", func(r Row) string { return oneLine(r.Detail) }, func(r Row) bool { return r.Detail != "" }},
 }
 
 // Chart shows the table in a notebook: times in ms, shares in %, and rates where work was counted.

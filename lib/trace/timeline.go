@@ -2,8 +2,8 @@ package trace
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/chart"
@@ -38,9 +38,9 @@ func Timelines(title string, kind func(Span) string, runs ...Named) *chart.Chart
 			lane := cmp.Or(stream[0].Stream, "-")
 			switch rank := stream[0].Rank; {
 			case several && run.Name != "":
-				lane = fmt.Sprintf("%s: %d %s", run.Name, rank, lane)
+				lane = run.Name + ": " + strings.TrimPrefix(process(rank), "rank ") + " " + lane
 			case several:
-				lane = fmt.Sprintf("rank %d %s", rank, lane)
+				lane = process(rank) + " " + lane
 			case run.Name != "":
 				lane = run.Name + ": " + lane
 			}

@@ -9,11 +9,13 @@
 //
 // The result is a [Trace], plain data: [Busy] and [Overlap] measure it, [Trace.Table] sums it up, [Trace.Timeline] and
 // [Trace.Counts] draw it, and [Trace.WriteChrome] writes it for Perfetto. A [Profiler] records only some steps of a
-// long run, [Time] times one function, and a [Roof] says how fast an operation could have been.
+// long run, [Time] times one function, and a [Roof] says how fast an operation could have been. [FromProfile] adds what
+// XLA's profiler recorded: the kernels on each stream of a device, and the calls that launched them.
 package trace
 
 import (
 	"cmp"
+	"fmt"
 	"slices"
 	"time"
 )
@@ -34,7 +36,15 @@ type Span struct {
 	Stream, Name string
 	Start, End   time.Duration
 	Work         // the work done, as counted by the code that did it; zero if not counted
+
+	// Flow is the same number, other than 0, for a call that starts work elsewhere, as a launch of a kernel does, and
+	// for this work. The call is the first of them to start.
+	Flow   int64
+	Detail string // more about the span, such as how a kernel was launched; may be empty
 }
+
+// Host is the rank of spans on threads of the host that are no rank's own.
+const Host = -1
 
 // Work is an amount of work: floating-point operations, and bytes moved.
 type Work struct{ FLOPs, Bytes int64 }
@@ -45,6 +55,14 @@ type Counter struct {
 	Name  string
 	At    time.Duration
 	Value int64
+}
+
+// process names a rank.
+func process(rank int) string {
+	if rank == Host {
+		return "host"
+	}
+	return fmt.Sprintf("rank %d", rank)
 }
 
 // Trace is a recording: spans sorted by rank, stream and start, and counters sorted by time. Its methods do not change

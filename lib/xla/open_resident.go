@@ -15,6 +15,7 @@ import (
 	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/lib/resident"
 	"github.com/shardbook/shardbook/lib/xla/foreign"
+	"github.com/shardbook/shardbook/lib/xplane"
 )
 
 // owner has the devices of a backend: a process beside the notebook's kernel, which serves what Lend handles.
@@ -92,7 +93,7 @@ func (o owner) register(k *Kernel) error {
 var ErrNoProfiler = errors.New("it has no profiler (XLA's for CPUs has none, that for CUDA has)")
 
 // record runs f while XLA's profiler records.
-func (o owner) record(f func() error) ([]event, error) {
+func (o owner) record(f func() error) (*xplane.Profile, error) {
 	started, err := resident.Call[profileIs](o.conn, startProfile{o.client})
 	if err != nil {
 		return nil, err
@@ -105,7 +106,7 @@ func (o owner) record(f func() error) ([]event, error) {
 	if failed != nil {
 		return nil, failed
 	}
-	return got.Events, err
+	return got.Profile, err
 }
 
 func (e *executable) ask() (*resident.Conn, uint64) {

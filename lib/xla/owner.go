@@ -8,6 +8,7 @@ import (
 	"unsafe"
 
 	"github.com/shardbook/shardbook/internal/plugin"
+	"github.com/shardbook/shardbook/lib/xplane"
 )
 
 // owner has the devices of a backend: the plugin's client in this process.
@@ -23,16 +24,16 @@ func (o owner) forget() { plugin.ForgetClient(o.client) }
 func (o owner) register(k *Kernel) error { return plugin.RegisterKernel(o.plugin, k.name, k.handler) }
 
 // record runs f while XLA's profiler records.
-func (o owner) record(f func() error) ([]event, error) {
+func (o owner) record(f func() error) (*xplane.Profile, error) {
 	space, err := plugin.Record(o.plugin, f)
 	if err != nil {
 		return nil, err
 	}
-	p, err := readSpace(space)
+	p, err := xplane.Read(space)
 	if err != nil {
 		return nil, fmt.Errorf("reading the profile of plugin %q: %w", o.plugin.Path, err)
 	}
-	return p.events, nil
+	return p, nil
 }
 
 // ErrNoProfiler is wrapped by the error of Profile if the plugin has no profiler, like XLA's for CPUs.

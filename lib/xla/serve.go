@@ -14,6 +14,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/lib/resident"
+	"github.com/shardbook/shardbook/lib/xplane"
 )
 
 // Lend has a server open devices in this process for those who connect to it, such as a notebook's cells. Devices and
@@ -63,7 +64,7 @@ type lender struct {
 	arrays   map[uint64]*lentArray
 	programs map[uint64]*lentProgram
 	compiled map[[sha256.Size]byte]*lentProgram
-	profiler func() ([]event, error) // ends the recording that is going on
+	profiler func() (*xplane.Profile, error) // ends the recording that is going on
 }
 
 // lent is a backend.

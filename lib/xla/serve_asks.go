@@ -10,6 +10,7 @@ import (
 
 	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/lib/resident"
+	"github.com/shardbook/shardbook/lib/xplane"
 )
 
 // asked returns a program as an executable that can be asked about itself.
@@ -55,17 +56,17 @@ func (l *lender) startProfile(s *resident.Session, start startProfile) (profileI
 	}
 	started, end := make(chan struct{}), make(chan struct{})
 	type result struct {
-		events []event
-		err    error
+		profile *xplane.Profile
+		err     error
 	}
 	got := make(chan result, 1)
 	go func() {
-		events, err := b.owner.record(func() error {
+		profile, err := b.owner.record(func() error {
 			close(started)
 			<-end
 			return nil
 		})
-		got <- result{events, err}
+		got <- result{profile, err}
 	}()
 	select {
 	case r := <-got:
@@ -75,10 +76,10 @@ func (l *lender) startProfile(s *resident.Session, start startProfile) (profileI
 		return profileIs{}, r.err
 	case <-started:
 	}
-	stop := sync.OnceValues(func() ([]event, error) {
+	stop := sync.OnceValues(func() (*xplane.Profile, error) {
 		close(end)
 		r := <-got
-		return r.events, r.err
+		return r.profile, r.err
 	})
 	s.AtEnd(func() { _, _ = stop() })
 	l.mu.Lock()
@@ -95,7 +96,7 @@ func (l *lender) endProfile(*resident.Session, endProfile) (is profileIs, err er
 	if stop == nil {
 		return is, errors.New("no recording is going on")
 	}
-	is.Events, err = stop()
+	is.Profile, err = stop()
 	return is, err
 }
 

@@ -4,6 +4,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/shardbook/shardbook/lib/xplane"
 )
 
 // What a cell asks of the process that has its devices besides the requests of lib/resident.
@@ -24,7 +26,7 @@ type (
 	startProfile struct{ Client uint64 }
 	endProfile   struct{ Client uint64 }
 	profileIs    struct {
-		Events     []event
+		Profile    *xplane.Profile
 		NoProfiler bool
 	}
 

@@ -1,6 +1,6 @@
 package xla
 
-// Operation is an operation of a compiled program that XLA runs as one, and for which a [Profile] has events.
+// Operation is an operation of a compiled program that XLA runs as one, and for which a profile has events.
 //
 // FLOPs are counted as follows:
 //   - a matmul: 2·M·N·K, for each index of the batch; a convolution likewise, 2 for each multiplication, including the
@@ -16,7 +16,7 @@ package xla
 // results that are written, each once. A slice reads only the slice, and an update in place copies nothing else. Inside
 // a fusion nothing moves.
 type Operation struct {
-	Module, Name string // as XLA, and [OperationTime], name them
+	Module, Name string // as XLA, and the events of a profile, name them
 	Kind         string // "dot", "fusion", "reduce", "custom-call" and so on; of our own kernels "dot" and "reduce"
 
 	FLOPs float64 // of one run, on one device
