@@ -98,11 +98,17 @@ func (b *Backend) Close() {
 
 // BufferFromFlatData copies a flat slice to a device.
 func (b *Backend) BufferFromFlatData(device compute.DeviceNum, flat any, shape shapes.Shape) (compute.Buffer, error) {
+	if err := b.has(device); err != nil {
+		return nil, err
+	}
 	return b.own(device)(b.Backend.BufferFromFlatData(b.physical(device), flat, shape))
 }
 
 // NewSharedBuffer makes a buffer whose memory Go and the device share. Only CPU devices support it.
 func (b *Backend) NewSharedBuffer(device compute.DeviceNum, shape shapes.Shape) (compute.Buffer, any, error) {
+	if err := b.has(device); err != nil {
+		return nil, nil, err
+	}
 	inner, flat, err := b.Backend.NewSharedBuffer(b.physical(device), shape)
 	owned, err := b.own(device)(inner, err)
 	return owned, flat, err
@@ -113,6 +119,14 @@ type DeviceNum = compute.DeviceNum
 
 // NumDevices returns the number of devices.
 func (b *Backend) NumDevices() int { return b.info.Devices }
+
+// has returns an error for a device that the backend does not have.
+func (b *Backend) has(device compute.DeviceNum) error {
+	if device < 0 || int(device) >= b.info.Devices {
+		return fmt.Errorf("device %d: choose one from 0 to %d", device, b.info.Devices-1)
+	}
+	return nil
+}
 
 // physical returns the plugin's number of a device.
 func (b *Backend) physical(device compute.DeviceNum) compute.DeviceNum {

@@ -44,6 +44,9 @@ func (b *buffer) Backend() compute.Backend { return b.backend }
 
 // CopyToDevice copies the buffer to another device of the same backend.
 func (b *buffer) CopyToDevice(device compute.DeviceNum) (compute.Buffer, error) {
+	if err := b.backend.has(device); err != nil {
+		return nil, err
+	}
 	from, to := b.backend.physical(b.device), b.backend.physical(device)
 	if from != to || device == b.device {
 		return b.backend.own(device)(b.Buffer.CopyToDevice(to))

@@ -35,8 +35,8 @@ func (b *Backend) Put(value any, device int) (*tensors.Tensor, error) {
 	if b.IsFinalized() {
 		return nil, errors.New("the backend is closed: open another")
 	}
-	if device < 0 || device >= b.info.Devices {
-		return nil, fmt.Errorf("device %d: choose one from 0 to %d", device, b.info.Devices-1)
+	if err := b.has(compute.DeviceNum(device)); err != nil {
+		return nil, err
 	}
 	host, err := hostTensor(value)
 	if err != nil {
@@ -73,8 +73,8 @@ func (p *Portable) Call(device int, args ...any) (_ []*tensors.Tensor, err error
 		return nil, err
 	}
 	defer p.closing.RUnlock()
-	if device < 0 || device >= p.backend.info.Devices {
-		return nil, fmt.Errorf("device %d: choose one from 0 to %d", device, p.backend.info.Devices-1)
+	if err := p.backend.has(compute.DeviceNum(device)); err != nil {
+		return nil, err
 	}
 	if err := checkDonated(p.donated, len(args)); err != nil {
 		return nil, err
