@@ -207,7 +207,11 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.backend, err = xla.OpenContext(ctx, xla.Devices(devices)); err != nil {
 		return err
 	}
-	if t.backend.Info().Platform != plugin.CPU {
+	onCPU := t.backend.Info().Platform == plugin.CPU
+	if t.options.trace != "" && onCPU && j.Parallel.OneProgram() {
+		return notOneProgram("trace", j.Parallel)
+	}
+	if !onCPU {
 		j.ChooseFlash(false)
 		if recipe, err = j.Recipe(); err != nil {
 			return err
