@@ -17,8 +17,8 @@ import (
 	"github.com/shardbook/shardbook/internal/must"
 )
 
-// schema is what xplane.proto has: a message a paragraph, its fields with their numbers and types. The tables of a plane,
-// which are maps, are lists of entries, as maps are when serialized.
+// schema is what xplane.proto has: a message a paragraph, its fields with their numbers and types, and * before those
+// that are repeated. The tables of a plane, which are maps, are lists of entries, as maps are when serialized.
 const schema = `
 XSpace planes 1 *XPlane, errors 2 *string, warnings 3 *string, hostnames 4 *string
 
@@ -45,8 +45,8 @@ XStatMetadata id 1 int64, name 2 string, description 3 string`
 // spaceType is the message XSpace.
 var spaceType = func() protoreflect.MessageDescriptor {
 	file := &descriptorpb.FileDescriptorProto{Name: proto.String("x.proto"), Syntax: proto.String("proto2")}
-	for line := range strings.SplitSeq(strings.TrimSpace(schema), "\n\n") {
-		name, fields, _ := strings.Cut(strings.TrimSpace(line), " ")
+	for paragraph := range strings.SplitSeq(strings.TrimSpace(schema), "\n\n") {
+		name, fields, _ := strings.Cut(paragraph, " ")
 		message := &descriptorpb.DescriptorProto{Name: &name}
 		for field := range strings.SplitSeq(fields, ",") {
 			part := strings.Fields(field) // fields may be on several lines
