@@ -11,6 +11,7 @@ import (
 	"github.com/shardbook/shardbook/internal/flags"
 	"github.com/shardbook/shardbook/internal/job"
 	"github.com/shardbook/shardbook/internal/mpijob"
+	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/lib/collective/group"
 	"github.com/shardbook/shardbook/lib/gpt"
 	"github.com/shardbook/shardbook/lib/parallel"
@@ -165,19 +166,22 @@ func (o *trainOptions) needsRanks() bool { return o.trace != "" || o.link > 0 }
 
 // suits returns an error for a flag that needs several ranks, if the run does not have them.
 func (o *trainOptions) suits(p job.Parallel, l parallel.Layout) error {
-	name := "trace"
-	if o.trace == "" {
-		name = "link"
-	}
 	switch {
-	case o.needsRanks() && p.OneProgram():
-		return fmt.Errorf("--%s: not available for one program on all devices: choose --sync, one of %s", name,
-			p.RankWays())
+	case o.trace != "" && plugin.GPUs() == 0 && p.OneProgram():
+		return notOneProgram("trace", p)
+	case o.link > 0 && p.OneProgram():
+		return notOneProgram("link", p)
 	case o.link > 0 && l.Ranks() == 1 && l.Devices() > 1:
 		return fmt.Errorf("--link simulates links between ranks, but there is one rank, of %d devices: leave it out, "+
 			"or add --replicas or --pipe", l.Devices())
 	}
 	return nil
+}
+
+// notOneProgram is the error of a flag that one program on all devices cannot have. GPUs have a profiler, so --trace is
+// no such flag there.
+func notOneProgram(flag string, p job.Parallel) error {
+	return fmt.Errorf("--%s: not available for one program on all devices: choose --sync, one of %s", flag, p.RankWays())
 }
 
 // validateEngine returns an error if the processes that were started cannot be the job's ranks.

@@ -206,7 +206,7 @@ func (t *training) page(r trainResult, text string) string {
 		if tr.Bytes > 0 {
 			sent = bytesText(tr.Bytes) + " by a rank in a step, "
 		}
-		if r.Pipeline == nil {
+		if r.Pipeline == nil && tr.ranks > 0 {
 			row("communicated", "%s%.0f%% of the time while it computed", sent, 100*tr.Overlap)
 		}
 		devices := ""

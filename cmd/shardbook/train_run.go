@@ -210,7 +210,11 @@ func (t *training) open(ctx context.Context, from *checkpoint.Checkpoint) error 
 	if t.backend, err = t.openDevices(ctx, devices, layout.PerRank()); err != nil {
 		return err
 	}
-	if t.backend.Info().Platform != plugin.CPU {
+	onCPU := t.backend.Info().Platform == plugin.CPU
+	if t.options.trace != "" && onCPU && j.Parallel.OneProgram() {
+		return notOneProgram("trace", j.Parallel)
+	}
+	if !onCPU {
 		j.ChooseFlash(true)
 		if recipe, err = j.Recipe(); err != nil {
 			return err

@@ -137,6 +137,7 @@ type traceResult struct {
 	// what kept the profiler from recording all
 	Problem string  `json:"problem,omitempty"`
 	idle    float64 // see idle
+	ranks   int     // with spans of their own; 0 if all devices run one program
 }
 
 // write writes the trace of a run that has done a number of steps; nil if none of these was traced.
@@ -148,6 +149,7 @@ func (t *tracer) write(step int) (*traceResult, error) {
 	all := t.rec.Take()
 	r := &traceResult{File: t.file.Name(), Steps: step - t.first, idle: idle(all)}
 	sums, ranks := communicated(all), ranksOf(all)
+	r.ranks = len(ranks)
 	for rank := range ranks {
 		r.Bytes += (sums[rank] - t.base[rank]) / int64(r.Steps*len(ranks))
 		var communication []trace.Span

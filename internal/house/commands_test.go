@@ -51,6 +51,9 @@ var checks = []struct {
 	{`(mkdir -p|echo) `, func(*trial, command) {}},
 	{`export [A-Z_]+=`, (*trial).setting},
 
+	// NVIDIA's profilers are said to be untried.
+	{`(nsys|ncu) `, func(*trial, command) {}},
+
 	// a badge to copy
 	{`\[!\[`, (*trial).badge},
 }

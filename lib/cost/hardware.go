@@ -10,7 +10,8 @@ import (
 
 // Hardware is one accelerator.
 type Hardware struct {
-	Name string `json:"name"`
+	Name   string `json:"name"`
+	Driver string `json:"driver"` // NVIDIA's driver's name, which profiles have; "" if it is not NVIDIA's
 	// Peak is the peak of dense matmuls in FLOPs a second, by input format: "fp32" (without tensor cores), "tf32",
 	// "bf16", "fp16", "fp8". Accumulation is in float32.
 	Peak            map[string]float64 `json:"peak"`
@@ -45,7 +46,13 @@ func Accelerators() []Hardware {
 	return all
 }
 
-// Accelerator returns the accelerator with a name, such as "H100 SXM". It compares names as [Preset] does.
+// Accelerator returns the accelerator with a name, such as "H100 SXM" or the driver's "NVIDIA H100 80GB HBM3". It
+// compares names as [Preset] does.
 func Accelerator(name string) (Hardware, error) {
+	for _, h := range Accelerators() {
+		if h.Driver != "" && plain(h.Driver) == plain(name) {
+			return h, nil
+		}
+	}
 	return find("accelerator", name, Accelerators(), func(h Hardware) string { return h.Name })
 }

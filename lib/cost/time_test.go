@@ -121,5 +121,10 @@ func TestHardware(t *testing.T) {
 	_, err := h.PeakFLOPS("fp4")
 	check(t, err, `cost: H100 SXM has no peak for "fp4": choose one of ["bf16" "fp16" "fp32" "fp8" "tf32"]`)
 	_, err = Accelerator("H100")
-	check(t, err, `cost: unknown accelerator "H100": of 10, the nearest are ["H100 SXM" "B200" "H200 SXM" "RTX 4090"]`)
+	check(t, err, `cost: unknown accelerator "H100": of 11, the nearest are ["H100 SXM" "B200" "L4" "H200 SXM"]`)
+	for _, h := range Accelerators() {
+		if of, err := Accelerator(h.Driver); h.Driver != "" && (err != nil || of.Name != h.Name) {
+			t.Errorf("%q is %+v, %v, want %s", h.Driver, of, err, h.Name)
+		}
+	}
 }

@@ -105,7 +105,8 @@ func (t Trace) events(ranks []int) (events []event) {
 					Args: map[string]any{"name": s.Stream}})
 			}
 			start, took := micros(s.Start), micros(s.End-s.Start)
-			e := event{Name: s.Name, Phase: "X", Start: &start, Took: &took, Rank: pid(s.Rank), Thread: thread, Args: s.args()}
+			e := event{Name: s.Name, Phase: "X", Start: &start, Took: &took, Rank: pid(s.Rank), Thread: thread,
+				Args: s.args()}
 			add(e)
 			linked = append(linked, flowing{e, s.Flow})
 		}

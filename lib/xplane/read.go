@@ -24,8 +24,8 @@ const (
 	hostPlanes  = "/host:"
 	threadPlane = "/host:CPU" // parts of XLA, with the names of threads; the driver's calls are in /host:CUPTI
 
-	// streamLine begins the name of a stream. Files that other programs have processed also have lines of steps, modules
-	// and operations, which repeat what the streams have.
+	// streamLine begins the name of a stream. Files that other programs have processed also have lines of steps,
+	// modules and operations, which repeat what the streams have.
 	streamLine = "Stream #"
 
 	environment = "Task Environment"

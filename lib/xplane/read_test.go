@@ -1,6 +1,8 @@
 package xplane
 
 import (
+	"bytes"
+	"encoding/gob"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -142,6 +144,18 @@ func TestRead(t *testing.T) {
 		if got := got.Events[e].Detail(); got != want {
 			t.Errorf("details %q, want %q", got, want)
 		}
+	}
+}
+
+// A profile crosses a socket to a notebook's cells.
+func TestGob(t *testing.T) {
+	p := must.Get(Read(space(t, gpuSpace)))(t)
+	var sent bytes.Buffer
+	must.Do(t, gob.NewEncoder(&sent).Encode(p))
+	var got *Profile
+	must.Do(t, gob.NewDecoder(&sent).Decode(&got))
+	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", p) {
+		t.Errorf("sent %+v, received %+v", p, got)
 	}
 }
 
@@ -294,7 +308,7 @@ func TestReadRandom(t *testing.T) {
 	}
 }
 
-// field writes a field of a message: bytes or an integer.
+// bytesField and intField write a field of a message.
 func bytesField(number protowire.Number, value []byte) []byte {
 	return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), value)
 }

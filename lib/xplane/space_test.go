@@ -17,27 +17,39 @@ import (
 	"github.com/shardbook/shardbook/internal/must"
 )
 
-// schema is what xplane.proto has: a message a line, its fields with their numbers and types. The tables of a plane,
-// which are maps, are lists of entries, as maps are when serialized.
+// schema is what xplane.proto has: a message a paragraph, its fields with their numbers and types, and * before those
+// that are repeated. The tables of a plane, which are maps, are lists of entries, as maps are when serialized.
 const schema = `
 XSpace planes 1 *XPlane, errors 2 *string, warnings 3 *string, hostnames 4 *string
-XPlane id 1 int64, name 2 string, lines 3 *XLine, event_metadata 4 *EventEntry, stat_metadata 5 *StatEntry, stats 6 *XStat
+
+XPlane id 1 int64, name 2 string, lines 3 *XLine, event_metadata 4 *EventEntry, stat_metadata 5 *StatEntry,
+stats 6 *XStat
+
 EventEntry key 1 int64, value 2 XEventMetadata
+
 StatEntry key 1 int64, value 2 XStatMetadata
-XLine id 1 int64, name 2 string, timestamp_ns 3 int64, events 4 *XEvent, duration_ps 9 int64, display_id 10 int64, display_name 11 string
+
+XLine id 1 int64, name 2 string, timestamp_ns 3 int64, events 4 *XEvent, duration_ps 9 int64, display_id 10
+int64, display_name 11 string
+
 XEvent metadata_id 1 int64, offset_ps 2 int64, duration_ps 3 int64, stats 4 *XStat, num_occurrences 5 int64
-XStat metadata_id 1 int64, double_value 2 double, uint64_value 3 uint64, int64_value 4 int64, str_value 5 string, bytes_value 6 bytes, ref_value 7 uint64
-XEventMetadata id 1 int64, name 2 string, metadata 3 bytes, display_name 4 string, stats 5 *XStat, child_id 6 *int64
+
+XStat metadata_id 1 int64, double_value 2 double, uint64_value 3 uint64, int64_value 4 int64, str_value 5
+string, bytes_value 6 bytes, ref_value 7 uint64
+
+XEventMetadata id 1 int64, name 2 string, metadata 3 bytes, display_name 4 string, stats 5 *XStat, child_id 6
+*int64
+
 XStatMetadata id 1 int64, name 2 string, description 3 string`
 
 // spaceType is the message XSpace.
 var spaceType = func() protoreflect.MessageDescriptor {
 	file := &descriptorpb.FileDescriptorProto{Name: proto.String("x.proto"), Syntax: proto.String("proto2")}
-	for line := range strings.Lines(strings.TrimSpace(schema)) {
-		name, fields, _ := strings.Cut(strings.TrimSpace(line), " ")
+	for paragraph := range strings.SplitSeq(strings.TrimSpace(schema), "\n\n") {
+		name, fields, _ := strings.Cut(paragraph, " ")
 		message := &descriptorpb.DescriptorProto{Name: &name}
-		for field := range strings.SplitSeq(fields, ", ") {
-			part := strings.Fields(field)
+		for field := range strings.SplitSeq(fields, ",") {
+			part := strings.Fields(field) // fields may be on several lines
 			number, err := strconv.ParseInt(part[1], 10, 32)
 			if err != nil {
 				panic(err)
