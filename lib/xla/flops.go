@@ -25,8 +25,8 @@ func (h *hlo) operations(c *computation, runs float64) (all []Operation) {
 		case kind == "conditional" || kind == "call" || kind == "async":
 			inside(runs, i.called...)
 		case !slices.Contains(free, kind) && !strings.HasSuffix(kind, "-done") && !strings.HasSuffix(kind, "-update"):
-			all = append(all, Operation{Module: h.name, Name: i.field("name").String(), Kind: kind, FLOPs: i.flops(),
-				Bytes: i.moved(), Runs: runs})
+			all = append(all, Operation{Module: h.name, Name: i.field("name").String(), Kind: kind,
+				Target: i.field("custom_call_target").String(), FLOPs: i.flops(), Bytes: i.moved(), Runs: runs})
 		}
 	}
 	return all

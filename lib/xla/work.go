@@ -19,6 +19,8 @@ type Operation struct {
 	Module, Name string // as XLA, and the events of a profile, name them
 	Kind         string // "dot", "fusion", "reduce", "custom-call" and so on; of our own kernels "dot" and "reduce"
 
+	Target string // what a custom call calls, such as "__cublas$lt$matmul"
+
 	FLOPs float64 // of one run, on one device
 	Bytes int64   // of one run, on one device
 
