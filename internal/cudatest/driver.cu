@@ -82,6 +82,7 @@ int gpu_fails, gpu_loads, gpu_launches, gpu_shared, gpu_allowed; // an error for
 void *gpu_stream;                                               // of the last launch
 
 int cuInit(unsigned) { return 0; }
+int cuGetExportTable(const void **, const void *) { return 500; } // which NVRTC calls
 int cuDeviceGet(int *device, int) { return *device = 0; }
 
 int cuDeviceGetAttribute(int *value, int attribute, int) {

@@ -136,7 +136,7 @@ func (c config) image(source string) (i image, err error) {
 	if err != nil {
 		return i, fmt.Errorf("native: %w", err)
 	}
-	with, err := findNVRTC(root)
+	with, err := findNVRTC()
 	if err != nil {
 		return i, err
 	}
@@ -164,8 +164,9 @@ func (c config) image(source string) (i image, err error) {
 					"NVRTC: pip install nvidia-cuda-runtime in its environment", b.name)
 			}
 		}
-		fmt.Fprintf(&s, "\n#line 1 %q\n[[maybe_unused]] constexpr void (*native_check_%d)(%s) = %s;",
-			fmt.Sprintf("Global %s as %v", b.name, b.of), number, strings.Join(types, ", "), b.name)
+		fmt.Fprintf(&s, "\ntemplate <void (*)(%s)> struct native_check_%d;\n#line 1 %q\n"+
+			"typedef native_check_%[2]d<%[4]s> native_checked_%[2]d;", strings.Join(types, ", "), number,
+			fmt.Sprintf("Global %s as %v", b.name, b.of), b.name)
 		names = append(names, b.name)
 	}
 	key := sha256.Sum256(fmt.Appendf(nil, "%q", slices.Concat([]string{s.String(), header, with.version}, options)))

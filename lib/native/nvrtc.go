@@ -65,6 +65,7 @@ import (
 	"strings"
 	"unsafe"
 
+	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/internal/plugin"
 )
 
@@ -77,14 +78,16 @@ type nvrtc struct {
 
 // findNVRTC loads the library that pip installed beside the plugin that is chosen or in the cache folder, the one that
 // the loader finds, or that of a toolkit.
-func findNVRTC(cacheRoot string) (nvrtc, error) {
+func findNVRTC() (nvrtc, error) {
 	const site, name = "nvidia/cu*/lib", "libnvrtc.so.*"
 	var patterns []string
 	if chosen := os.Getenv(plugin.Env); filepath.IsAbs(chosen) { // site-packages/jax_plugins/xla_cuda13/….so
 		patterns = append(patterns, filepath.Join(filepath.Dir(chosen), "..", "..", site, name))
 	}
-	patterns = append(patterns, filepath.Join(cacheRoot, "cuda", "*", "lib", "python3*", "site-packages", site, name),
-		"libnvrtc.so.13", "libnvrtc.so.12")
+	if root, err := cache.Dir(""); err == nil {
+		patterns = append(patterns, filepath.Join(root, "cuda", "*", "lib", "python3*", "site-packages", site, name))
+	}
+	patterns = append(patterns, "libnvrtc.so.13", "libnvrtc.so.12")
 	for _, home := range []string{os.Getenv("CUDA_HOME"), "/usr/local/cuda"} {
 		if home != "" {
 			patterns = append(patterns, filepath.Join(home, "lib*", name)) // lib64; in pip's packages lib
