@@ -1,5 +1,5 @@
-// Package cudatest has a driver and a compiler of CUDA's that run kernels on this machine's processor, for tests without a
-// GPU.
+// Package cudatest has a driver and a compiler of CUDA's that run kernels on this machine's processor, for tests
+// without a GPU.
 package cudatest
 
 import (
@@ -25,8 +25,8 @@ var files embed.FS
 // Driver is the driver, with counts of what was done with it.
 type Driver struct{ library string }
 
-// Alone runs the test again in a process of its own, with CPU devices and an empty cache folder, and reports whether this is
-// that process.
+// Alone runs the test again in a process of its own, with CPU devices and an empty cache folder, and reports whether
+// this is that process.
 func Alone(t *testing.T) bool {
 	t.Helper()
 	const env = "SHARDBOOK_TEST_DRIVER"
@@ -45,8 +45,9 @@ func Alone(t *testing.T) bool {
 	return false
 }
 
-// Load compiles a driver with the kernels of a CUDA source that expressions name, and loads it: the process's libcuda.so.1
-// is this from now on. NVRTC is this too where lib/native finds none before $CUDA_HOME. The folder must stay.
+// Load compiles a driver with the kernels of a CUDA source that expressions name, and loads it: the process's
+// libcuda.so.1 is this from now on. NVRTC is this too where lib/native finds none before $CUDA_HOME. The folder must
+// stay.
 func Load(folder, source string, kernels ...string) (d Driver, err error) {
 	all, err := files.ReadDir(".")
 	if err != nil {

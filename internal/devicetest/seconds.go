@@ -12,9 +12,9 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// Seconds returns how long a device computes fn, for benchmarks: a run of 20 in a row, the least of five times. The inputs
-// are those that a function makes of a number, on the device. The first element of the last result, which is read, waits
-// for all of them.
+// Seconds returns how long a device computes fn, for benchmarks: a run of 20 in a row, the least of five times. The
+// inputs are those that a function makes of a number, on the device. The first element of the last result, which is
+// read, waits for all of them.
 func Seconds(t testing.TB, b *xla.Backend, inputs, fn func([]*graph.Node) []*graph.Node) float64 {
 	t.Helper()
 	of := func(fn func([]*graph.Node) []*graph.Node) *xla.Portable {
@@ -59,8 +59,8 @@ func Seconds(t testing.TB, b *xla.Backend, inputs, fn func([]*graph.Node) []*gra
 	return least.Seconds() / times
 }
 
-// Compare reports the time of a kernel of ours in place of the benchmark's own, XLA's time as a ratio, above 1 where the kernel
-// is faster, and the share of a bandwidth at which each moves bytes.
+// Compare reports the time of a kernel of ours in place of the benchmark's own, XLA's time as a ratio, above 1 where
+// the kernel is faster, and the share of a bandwidth at which each moves bytes.
 func Compare(b *testing.B, own, xlas, bytes, bandwidth float64) {
 	b.ReportMetric(1e6*own, "µs")
 	b.ReportMetric(1e6*xlas, "XLA-µs")

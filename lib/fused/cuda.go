@@ -42,8 +42,8 @@ func cudaKernel(name, function string) *xla.Kernel {
 // callsOnGPU returns the kernels if they compute for these nodes.
 func callsOnGPU(x, bias *graph.Node) (k geluOnGPU, are bool) {
 	k, are = onGPU[x.DType()]
-	g := x.Graph()
-	return k, are && bias.DType() == x.DType() && x.Shape().Size() > 0 && k.forward.Replaces(g) && k.backward.Replaces(g)
+	are = are && bias.DType() == x.DType() && x.Shape().Size() > 0
+	return k, are && k.forward.Replaces(x.Graph()) && k.backward.Replaces(x.Graph())
 }
 
 // rowsOfSlice is how many rows a block of the gradient sums, unless there are very many.

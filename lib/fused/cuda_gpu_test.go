@@ -10,8 +10,6 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/must"
-	"github.com/shardbook/shardbook/internal/plugin"
-	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/lib/native"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -19,16 +17,14 @@ import (
 // onGPUs opens a GPU, or skips a test: with XLA's operations, and with CUDA kernels in their place.
 func onGPUs(t testing.TB) (xlas, own *xla.Backend) {
 	t.Helper()
-	if devicetest.Plugin() == string(plugin.CPU) || devicetest.One().Info().Platform != plugin.CUDA {
-		systest.Skip(t, systest.NoGPU, "set "+plugin.Env+" to a CUDA plugin")
-	}
+	devicetest.GPU(t)
 	own = must.Get(xla.Open(xla.Devices(1), xla.Plugin(devicetest.Plugin()), xla.CUDAKernels()))(t)
 	t.Cleanup(own.Close)
 	return devicetest.One(), own
 }
 
-// TestGPUKernels: with a GPU, the CUDA kernels' results and gradients differ from those in float64 by at most twice as much as
-// those of XLA's operations, and a few roundings.
+// TestGPUKernels: with a GPU, the CUDA kernels' results and gradients differ from those in float64 by at most twice as
+// much as those of XLA's operations, and a few roundings.
 func TestGPUKernels(t *testing.T) {
 	xlas, own := onGPUs(t)
 	for _, o := range operations() {
@@ -49,8 +45,8 @@ func TestGPUKernels(t *testing.T) {
 	}
 }
 
-// BenchmarkCUDABiasGELU compares the CUDA kernels, forward and with the gradient, with what XLA makes of the same operations, for
-// the MLP of a GPT-2 of 124M parameters with 16 sequences of 1024 tokens.
+// BenchmarkCUDABiasGELU compares the CUDA kernels, forward and with the gradient, with what XLA makes of the same
+// operations, for the MLP of a GPT-2 of 124M parameters with 16 sequences of 1024 tokens.
 func BenchmarkCUDABiasGELU(b *testing.B) {
 	xlas, own := onGPUs(b)
 	gpu := must.Get(native.FirstGPU())(b)

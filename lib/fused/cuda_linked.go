@@ -12,7 +12,8 @@ import (
 	"github.com/shardbook/shardbook/lib/native"
 )
 
-// compiled compiles the CUDA kernels when one is first called. A thread has 16 bytes of columns, a block 32 threads across.
+// compiled compiles the CUDA kernels when one is first called. A thread has 16 bytes of columns, a block 32 threads
+// across.
 var compiled = sync.OnceValues(func() (*native.Library, error) {
 	type (
 		f32  = []float32

@@ -43,8 +43,8 @@ func exactGELU(u float64) (y, slope float64) {
 // rounding is the largest relative rounding error of a type.
 var rounding = map[dtypes.DType]float64{dtypes.Float32: 0x1p-24, dtypes.BFloat16: 0x1p-8}
 
-// TestCUDAKernels: on a processor, the source that NVRTC compiles gives what float64 gives, for shapes that fill no block, at
-// addresses that are aligned and not, and touches nothing outside of the arrays.
+// TestCUDAKernels: on a processor, the source that NVRTC compiles gives what float64 gives, for shapes that fill no
+// block, at addresses that are aligned and not, and touches nothing outside of the arrays.
 func TestCUDAKernels(t *testing.T) {
 	if !cudatest.Alone(t) {
 		return
@@ -106,8 +106,9 @@ func (p problem) near(what string, at int, got float32, want, bound float64) {
 func (p problem) check() {
 	p.t.Helper()
 	slices := (p.rows + rowsOfSlice - 1) / rowsOfSlice
-	x, bias, y := p.array(p.of, p.rows, p.columns), p.array(p.of, p.columns), p.array(p.of, p.rows, p.columns)
-	dy, dx, sums := p.array(p.of, p.rows, p.columns), p.array(p.of, p.rows, p.columns), p.array(dtypes.Float32, slices, p.columns)
+	matrix := func() testkernel.Array { return p.array(p.of, p.rows, p.columns) }
+	x, bias, y, dy, dx := matrix(), p.array(p.of, p.columns), matrix(), matrix(), matrix()
+	sums := p.array(dtypes.Float32, slices, p.columns)
 	p.call(functions[p.of][0], []testkernel.Array{y, p.array(dtypes.Float32, 0)}, x, bias)
 	p.call(functions[p.of][1], []testkernel.Array{dx, sums}, x, bias, dy)
 	biases, ys, dys, dxs := bias.Values(), y.Values(), dy.Values(), dx.Values()
@@ -153,7 +154,8 @@ func TestCUDAExtremes(t *testing.T) {
 				}
 			}
 		}
-		x, zeros, ones := given(nan, inf, 0x1p100, -0x1p100, 0, 16, -16), given(0, 0, 0, 0, 0, 0, 0), given(1, 1, 1, 1, 1, 1, 1)
+		x, ones := given(nan, inf, 0x1p100, -0x1p100, 0, 16, -16), given(1, 1, 1, 1, 1, 1, 1)
+		zeros := given(0, 0, 0, 0, 0, 0, 0)
 		zeros.Dims = zeros.Dims[1:]
 		y, sums := given(0, 0, 0, 0, 0, 0, 0), p.array(dtypes.Float32, 1, 7)
 		p.call(names[0], []testkernel.Array{y, p.array(dtypes.Float32, 0)}, x, zeros)
@@ -164,8 +166,8 @@ func TestCUDAExtremes(t *testing.T) {
 	}
 }
 
-// TestCUDAInProgram: in XLA's programs the CUDA kernels are BiasGELU and its gradients, also where they are recomputed. The
-// devices are CPUs, to which the handlers for GPUs are given with a stream.
+// TestCUDAInProgram: in XLA's programs the CUDA kernels are BiasGELU and its gradients, also where they are recomputed.
+// The devices are CPUs, to which the handlers for GPUs are given with a stream.
 func TestCUDAInProgram(t *testing.T) {
 	if kernel.Bits() == 128 {
 		return // nothing calls kernels

@@ -15,8 +15,8 @@ func HasNVRTC() bool {
 	return err == nil
 }
 
-// Code returns the GPU's code of a library that CompileCUDA made, the only one in its cache folder, and the names of its
-// kernels there.
+// Code returns the GPU's code of a library that CompileCUDA made, the only one in its cache folder, and the names of
+// its kernels there.
 func Code(l *Library) ([]byte, []string) {
 	files := glob(filepath.Dir(l.path), "*.cubin.json")
 	text, err := os.ReadFile(files[0])

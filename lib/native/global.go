@@ -23,9 +23,9 @@ import (
 //go:embed launch.h
 var launchHeader string
 
-// Launch is what CUDA's <<<Grid, Block, Shared>>> says: blocks, threads per block, and bytes of dynamic shared memory. Each
-// is a C expression, or up to three with commas, for the axes x, y and z. It may use n[i], the number of elements of the
-// kernel's parameter i, up(n, k), which is n/k rounded up, and min and max:
+// Launch is what CUDA's <<<Grid, Block, Shared>>> says: blocks, threads per block, and bytes of dynamic shared memory.
+// Each is a C expression, or up to three with commas, for the axes x, y and z. It may use n[i], the number of elements
+// of the kernel's parameter i, up(n, k), which is n/k rounded up, and min and max:
 //
 //	native.Launch{Grid: "up(n[0], 4*256)", Block: "256"}
 //	native.Launch{Grid: "up(n[3], 32), n[0]/n[3]", Block: "32, 8"}
@@ -33,9 +33,9 @@ var launchHeader string
 // A kernel with a grid of 0 is not launched.
 type Launch struct{ Grid, Block, Shared string }
 
-// Global tells CompileCUDA of a kernel, a __global__ function, and how XLA is to launch it. The name is that of a function,
-// or a C++ expression such as "add<float>". F is a function type without results whose parameters are slices; the compiler
-// checks that the kernel's are these:
+// Global tells CompileCUDA of a kernel, a __global__ function, and how XLA is to launch it. The name is that of a
+// function, or a C++ expression such as "add<float>". F is a function type without results whose parameters are slices;
+// the compiler checks that the kernel's are these:
 //
 //	[]float32, []int32, …   slice_f32, slice_i32, …, as for Bind, passed by value: at is an address on the GPU
 //	[]bfloat16.BFloat16     slice_bf16, of __nv_bfloat16
@@ -91,18 +91,18 @@ func Architecture(name string) Option {
 	}
 }
 
-// CompileCUDA compiles a CUDA source by NVRTC, NVIDIA's compiler as a library, and makes kernels for XLA's programs on GPUs
-// ([Library.Kernel]) of those that [Global] options name. The source has device code only, and none of C's headers;
-// native.h's types, slices and the headers for half precision are included before it. [Flags] are NVRTC's. The code has
-// line numbers for profilers.
+// CompileCUDA compiles a CUDA source by NVRTC, NVIDIA's compiler as a library, and makes kernels for XLA's programs on
+// GPUs ([Library.Kernel]) of those that [Global] options name. The source has device code only, and none of C's
+// headers; native.h's types, slices and the headers for half precision are included before it. [Flags] are NVRTC's. The
+// code has line numbers for profilers.
 //
 // NVRTC is looked for beside the plugin that $SHARDBOOK_PLUGIN names (with pip's packages nvidia-cuda-nvrtc and
-// nvidia-cuda-runtime), in the cache folder, where `shardbook setup --cuda` puts it, where the loader looks, in $CUDA_HOME,
-// and in /usr/local/cuda. A C compiler is needed too, as for Load. Neither needs a GPU if [Architecture] is given. The
-// result is cached like that of Load.
+// nvidia-cuda-runtime), in the cache folder, where `shardbook setup --cuda` puts it, where the loader looks, in
+// $CUDA_HOME, and in /usr/local/cuda. A C compiler is needed too, as for Load. Neither needs a GPU if [Architecture] is
+// given. The result is cached like that of Load.
 //
-// It returns an error if a compiler is missing, there is no GPU to compile for, or the source does not compile (with the
-// compiler's messages, which call it source.cu).
+// It returns an error if a compiler is missing, there is no GPU to compile for, or the source does not compile (with
+// the compiler's messages, which call it source.cu).
 func CompileCUDA(source string, options ...Option) (*Library, error) {
 	var c config
 	for _, option := range options {

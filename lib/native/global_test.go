@@ -13,8 +13,10 @@ import (
 	"github.com/gomlx/compute/dtypes/bfloat16"
 	"github.com/gomlx/compute/dtypes/float16"
 
+	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/internal/cudatest"
 	"github.com/shardbook/shardbook/internal/must"
+	"github.com/shardbook/shardbook/internal/plugin"
 	"github.com/shardbook/shardbook/internal/systest"
 	"github.com/shardbook/shardbook/internal/testkernel"
 	"github.com/shardbook/shardbook/lib/native"
@@ -75,7 +77,8 @@ func array(t *testing.T, of dtypes.DType, values []float32, dims ...int) testker
 	return a
 }
 
-// On a processor that stands for a GPU, the kernels compute what Go does, with XLA's stream, and errors of CUDA are the call's.
+// On a processor that stands for a GPU, the kernels compute what Go does, with XLA's stream, and errors of CUDA are the
+// call's.
 func TestGlobal(t *testing.T) {
 	if !cudatest.Alone(t) {
 		return
@@ -131,7 +134,8 @@ func TestGlobal(t *testing.T) {
 	y, x, by := rows(2, 3)
 	for want, fn := range map[string]func() string{
 		"parameter 1 has elements of another type": func() string {
-			return call(t, l, "scale", []testkernel.Array{y}, []testkernel.Array{array(t, dtypes.BFloat16, make([]float32, 6), 6), by})
+			half := array(t, dtypes.BFloat16, make([]float32, 6), 6)
+			return call(t, l, "scale", []testkernel.Array{y}, []testkernel.Array{half, by})
 		},
 		"3 parameters, the call 1 results and 1 operands": func() string {
 			return call(t, l, "scale", []testkernel.Array{y}, []testkernel.Array{x})
@@ -186,11 +190,16 @@ func TestGlobalErrors(t *testing.T) {
 	wants(t, err, `Global("f")`, "CompileCUDA")
 }
 
-// realNVRTC skips a test where NVIDIA's compiler is not installed.
+// realNVRTC skips a test where NVIDIA's compiler is not installed. The full tier installs it.
 func realNVRTC(t *testing.T) {
 	t.Helper()
-	if !native.HasNVRTC() {
-		systest.Skip(t, systest.System, "NVRTC is not installed: go run ./cmd/shardbook setup --cuda")
+	switch {
+	case native.HasNVRTC():
+	case systest.Full():
+		must.Do(t, plugin.InstallCUDA(t.Context(), must.Get(cache.Dir(""))(t),
+			func(_, _ int, what string) { t.Log(what) }))
+	default:
+		systest.Skip(t, systest.Tier, "NVRTC is not installed: go run ./cmd/shardbook setup --cuda")
 	}
 }
 
@@ -244,8 +253,8 @@ func TestNVRTCErrors(t *testing.T) {
 			[]string{"Launch of f", "more than three dimensions"}},
 		{"halves", source, []native.Option{native.Global[func([]float16.Float16, bf16)]("h", launch)}, nil},
 	} {
-		_, err := native.CompileCUDA(c.source, append([]native.Option{native.WithCache(t.TempDir()), native.Architecture("sm_90")},
-			c.options...)...)
+		options := append([]native.Option{native.WithCache(t.TempDir()), native.Architecture("sm_90")}, c.options...)
+		_, err := native.CompileCUDA(c.source, options...)
 		if c.words == nil {
 			must.Do(t, err)
 			continue

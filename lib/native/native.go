@@ -1,5 +1,6 @@
 // Package native compiles C and CUDA functions while a program runs, and makes Go functions and XLA kernels of them,
-// like torch.utils.cpp_extension.load_inline in PyTorch.
+// like torch.utils.cpp_extension.load_inline in PyTorch. [Load] is for C, [CompileCUDA] for kernels that XLA's programs
+// launch on GPUs, and [LoadCUDA] for functions on the host that launch kernels themselves.
 //
 //	var double func(x []float32)
 //	_, err := native.Load(`
@@ -130,10 +131,10 @@ var made atomic.Int64
 
 var noIdentifier = regexp.MustCompile(`[^A-Za-z0-9_]+`)
 
-// Kernel makes an XLA kernel of a bound function, which XLA programs call on the devices' own buffers: of [CompileCUDA]'s
-// on GPUs, where it is launched on XLA's stream and nothing waits for it, and of [Load]'s on CPUs. The function's
-// parameters are the results of the call, in order, then the operands: slices for arrays in row-major order, numbers
-// for scalars, on CPUs only. With results y and mean of operands x and epsilon, the function is
+// Kernel makes an XLA kernel of a bound function, which XLA programs call on the devices' own buffers: of
+// [CompileCUDA]'s on GPUs, where it is launched on XLA's stream and nothing waits for it, and of [Load]'s on CPUs. The
+// function's parameters are the results of the call, in order, then the operands: slices for arrays in row-major order,
+// numbers for scalars, on CPUs only. With results y and mean of operands x and epsilon, the function is
 //
 //	const char *f(slice_f32 y, slice_f32 mean, slice_f32 x, float epsilon)
 //
