@@ -22,13 +22,13 @@ typedef struct {
 	void *(*register_handler)(register_args *);
 } ffi;
 
-static const char *register_kernel(const char *path, const char *name, void *handler) {
+static const char *register_kernel(const char *path, const char *name, const char *platform, void *handler) {
 	const char *problem = NULL;
 	const PJRT_Api *api = pjrt_api(path, &problem);
 	if (!api) return problem;
 	ffi *found = pjrt_extension(api, PJRT_Extension_Type_FFI, sizeof(ffi));
 	if (!found) return "it has no foreign-function interface";
-	register_args args = { sizeof args, name, strlen(name), handler, "cpu", 3, 0 };
+	register_args args = { sizeof args, name, strlen(name), handler, platform, strlen(platform), 0 };
 	return found->register_handler(&args) ? "it refuses the kernel" : NULL;
 }
 
@@ -44,12 +44,14 @@ import (
 	"unsafe"
 )
 
-// RegisterKernel makes a C function callable from programs on the CPU under a name. The plugin must be loaded.
+// RegisterKernel makes a C function callable from programs on the plugin's devices under a name. The plugin must be
+// loaded.
 func RegisterKernel(p Plugin, name string, handler unsafe.Pointer) error {
-	path, target := C.CString(p.Path), C.CString(name)
+	path, target, platform := C.CString(p.Path), C.CString(name), C.CString(string(p.Platform))
 	defer C.free(unsafe.Pointer(path))
 	defer C.free(unsafe.Pointer(target))
-	if problem := C.register_kernel(path, target, handler); problem != nil {
+	defer C.free(unsafe.Pointer(platform))
+	if problem := C.register_kernel(path, target, platform, handler); problem != nil {
 		return fmt.Errorf("kernel %q cannot be registered with plugin %q: %s", name, p.Path, C.GoString(problem))
 	}
 	return nil

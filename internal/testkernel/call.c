@@ -33,6 +33,37 @@ static foreign_error *device(foreign_device_args *args) {
 	return NULL;
 }
 
+enum { STREAM = 0x5eed }; // an address that nothing reads
+
+static foreign_error *stream(foreign_stream_args *args) {
+	args->stream = (void *)(uintptr_t)STREAM;
+	return NULL;
+}
+
+// Handlers for GPUs that XLA calls on the CPU, with a stream.
+enum { MOST_ON_CPU = 8 };
+static void *(*for_gpu[MOST_ON_CPU])(foreign_frame *);
+
+static void *on_cpu(int i, foreign_frame *f) {
+	foreign_api api = *f->api;
+	foreign_frame with = *f;
+	api.stream = stream;
+	with.api = &api;
+	return for_gpu[i](&with);
+}
+
+#define ON_CPU(i) static void *on_cpu_##i(foreign_frame *f) { return on_cpu(i, f); }
+ON_CPU(0) ON_CPU(1) ON_CPU(2) ON_CPU(3) ON_CPU(4) ON_CPU(5) ON_CPU(6) ON_CPU(7)
+
+// shardbook_test_on_cpu returns a handler that calls another with a stream; NULL after eight.
+void *shardbook_test_on_cpu(void *handler) {
+	static void *const all[] = {on_cpu_0, on_cpu_1, on_cpu_2, on_cpu_3, on_cpu_4, on_cpu_5, on_cpu_6, on_cpu_7};
+	static int made;
+	if (made == MOST_ON_CPU) return NULL;
+	for_gpu[made] = (void *(*)(foreign_frame *))handler;
+	return all[made++];
+}
+
 // A future is memory that is freed when it is available.
 static foreign_error *future(foreign_future_args *args) {
 	args->future = malloc(1);
@@ -58,7 +89,7 @@ const char *shardbook_test_call(void *handler, int on, int operands, int results
 	}
 	static const foreign_api api = { // static, since kernels may use it after the call
 		.struct_size = sizeof api, .error = say, .destroy = (void (*)(foreign_destroy_args *))destroy, .threads = three,
-		.schedule = at_once, .run = first_run, .device = device, .future = future, .available = available};
+		.schedule = at_once, .run = first_run, .device = device, .stream = stream, .future = future, .available = available};
 	foreign_frame f = {sizeof f, NULL, &api, &on, FOREIGN_EXECUTE,
 		{sizeof f.in, NULL, operands, buffers, at}, {sizeof f.out, NULL, results, buffers, at + operands}};
 	said[0] = 0;

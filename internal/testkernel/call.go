@@ -3,6 +3,7 @@ package testkernel
 /*
 #include <stdint.h>
 const char *shardbook_test_call(void *, int, int, int, const int *, void **, const int64_t *, int64_t *);
+void *shardbook_test_on_cpu(void *);
 */
 import "C"
 
@@ -109,6 +110,18 @@ func CallOn(device int, handler unsafe.Pointer, operands, results []Array) strin
 	}
 	return C.GoString(C.shardbook_test_call(handler, C.int(device), C.int(len(operands)), C.int(len(results)),
 		&types[0], &data[0], &ranks[0], &dims[0]))
+}
+
+// Stream is the stream of calls by Call and OnCPU.
+const Stream = 0x5eed
+
+// OnCPU returns a handler of a kernel for CPUs that calls one for GPUs, with a stream. There are at most eight.
+func OnCPU(handler unsafe.Pointer) unsafe.Pointer {
+	at := C.shardbook_test_on_cpu(handler)
+	if at == nil {
+		panic("testkernel: OnCPU was called more than eight times")
+	}
+	return at
 }
 
 // xlaTypes are XLA's numbers of types, as in foreign.h.

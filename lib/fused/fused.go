@@ -1,7 +1,8 @@
 // Package fused has what surrounds the matmuls of a Transformer, each operation and its gradient as a C kernel that XLA
 // calls on CPUs. A kernel saves only its inputs for the gradient, where XLA saves arrays that it computes between, and
 // runs on all of XLA's threads. On other devices, and for other types than float32, they are GoMLX's operations with
-// GoMLX's gradients.
+// GoMLX's gradients. On GPUs, bias with GELU has CUDA kernels for float32 and bfloat16 too, for comparison with what
+// XLA makes of these operations: where the backend was opened with [xla.CUDAKernels].
 package fused
 
 import (
@@ -38,6 +39,9 @@ var nothing = shapes.Make(dtypes.Float32, 0)
 // BiasGELU returns [GELU] of x + bias, for x (…,C) and a bias (C). The bias's gradient accumulates in float32, or
 // float64 for float64. It panics if the shapes do not fit.
 func BiasGELU(x, bias *graph.Node) *graph.Node {
+	if k, are := callsOnGPU(x, bias); are {
+		return k.biasGELU(x, bias)
+	}
 	if !calls(gelu, geluGradient, x, bias) {
 		return GELU(AddBias(x, bias))
 	}

@@ -38,7 +38,9 @@ func vector(values ...float32) *tensors.Tensor {
 }
 
 // row is a row of 32 numbers: four, repeated.
-func row(four ...float32) *tensors.Tensor { return vector(slices.Repeat(four, 8)...) }
+func row(four ...float32) *tensors.Tensor { return vector(repeated(four...)...) }
+
+func repeated(four ...float32) []float32 { return slices.Repeat(four, 8) }
 
 // matrix has two such rows.
 func matrix(four ...float32) *tensors.Tensor {

@@ -33,20 +33,26 @@ func Bind[F any](name string, function *F) Option {
 		if err != nil {
 			return fmt.Errorf("native: Bind(%q) with a %v: %w", name, reflect.TypeFor[F](), err)
 		}
-		for _, other := range c.bound {
-			if other.name == name {
-				return fmt.Errorf("native: Bind(%q) is given twice: give it once", name)
-			}
-		}
-		c.bound = append(c.bound, b)
-		return nil
+		return c.bind(b)
 	}
 }
 
-// binding is a C function and the Go variable for it.
+func (c *config) bind(b *binding) error {
+	for _, other := range c.bound {
+		if other.name == b.name {
+			return fmt.Errorf("native: %q is bound twice: bind it once", b.name)
+		}
+	}
+	c.bound = append(c.bound, b)
+	return nil
+}
+
+// binding is a C function and the Go variable for it, or a CUDA kernel and how it is launched.
 type binding struct {
 	name       string
 	variable   reflect.Value
+	of         reflect.Type // the variable's, or the kernel's
+	launch     *Launch
 	parameters []parameter
 	words      int    // that its arguments take
 	result     number // a number; or nothing
@@ -64,7 +70,7 @@ func newBinding(name string, variable reflect.Value) (*binding, error) {
 	if t.Kind() != reflect.Func || t.IsVariadic() || t.NumOut() > 1 {
 		return nil, errors.New("give it a function with a fixed number of parameters and at most one result")
 	}
-	b := &binding{name: name, variable: variable}
+	b := &binding{name: name, variable: variable, of: t}
 	for i := range t.NumIn() {
 		p, ok := parameterOf(t.In(i))
 		if !ok {

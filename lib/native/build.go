@@ -82,22 +82,30 @@ func (in language) build(text string, c config) (path string, err error) {
 	if _, err := os.Stat(path); err == nil {
 		return path, nil
 	}
+	return path, inCache(path, func(aside string) (string, error) {
+		return in.compile(aside, text, slices.Concat(command, in.flags), c.flags)
+	})
+}
+
+// inCache puts a file into the cache that build makes in a new folder.
+func inCache(path string, build func(aside string) (string, error)) error {
+	root := filepath.Dir(path)
 	if err := cache.Usable(root, 1<<20); err != nil {
-		return "", fmt.Errorf("native: %w", err)
+		return fmt.Errorf("native: %w", err)
 	}
 	aside, err := os.MkdirTemp(root, "build-")
 	if err != nil {
-		return "", fmt.Errorf("native: %w", err)
+		return fmt.Errorf("native: %w", err)
 	}
 	defer os.RemoveAll(aside)
-	library, err := in.compile(aside, text, slices.Concat(command, in.flags), c.flags)
+	file, err := build(aside)
 	if err != nil {
-		return "", err
+		return err
 	}
-	if err := onDisk(library); err != nil {
-		return "", fmt.Errorf("native: keeping the compiled source: %w", err)
+	if err := onDisk(file); err != nil {
+		return fmt.Errorf("native: keeping the compiled source: %w", err)
 	}
-	return path, os.Rename(library, path)
+	return os.Rename(file, path)
 }
 
 // onDisk waits until a file's content is on the disk, so that a crash after the rename cannot leave a truncated
@@ -114,9 +122,14 @@ func onDisk(path string) error {
 // manual, "compiler_check").
 func versionOf(compiler string) (string, error) {
 	path, err := exec.LookPath(compiler)
-	if err == nil {
-		path, err = filepath.EvalSymlinks(path)
+	if err != nil {
+		return "", err
 	}
+	return versionOfFile(path)
+}
+
+func versionOfFile(path string) (string, error) {
+	path, err := filepath.EvalSymlinks(path)
 	if err != nil {
 		return "", err
 	}

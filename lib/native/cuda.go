@@ -8,12 +8,13 @@ import (
 	"strings"
 )
 
-// LoadCUDA is Load for a source in CUDA. It compiles with $NVCC, nvcc on the PATH, or the one in $CUDA_HOME or
-// /usr/local/cuda. Bound functions run on the host and launch kernels, and their Go functions must return an error.
-// Pointers and slices are GPU addresses: a slice is unsafe.Slice((*float32)(address), n), whose elements Go must not
-// access. A call makes their GPU the current one, runs the function, waits until all launched work is done, and returns
-// CUDA's error if there is one; host memory is an error. So calls do not overlap with XLA's work, for which GoMLX also
-// waits. Numbers are converted silently to the parameters' types, as in C++.
+// LoadCUDA is Load for a source in CUDA with functions on the host; [CompileCUDA] needs none, and its kernels are
+// called by XLA's programs. It compiles with $NVCC, nvcc on the PATH, or the one in $CUDA_HOME or /usr/local/cuda.
+// Bound functions run on the host and launch kernels, and their Go functions must return an error. Pointers and slices
+// are GPU addresses: a slice is unsafe.Slice((*float32)(address), n), whose elements Go must not access. A call makes
+// their GPU the current one, runs the function, waits until all launched work is done, and returns CUDA's error if
+// there is one; host memory is an error. So calls do not overlap with XLA's work, for which GoMLX also waits. Numbers
+// are converted silently to the parameters' types, as in C++.
 //
 // It was tested on an H100 with nvcc 13 (TestGPU). Without a GPU the tests use a C++ compiler and a simulated CUDA.
 func LoadCUDA(source string, options ...Option) (*Library, error) {

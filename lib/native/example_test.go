@@ -61,6 +61,25 @@ const char *polar(slice_f32 radius, slice_f32 angle, slice_f32 x, slice_f32 y) {
 	// Output: [10 26]
 }
 
+// A kernel for GPUs inside a program: this is not run, since it needs one.
+func ExampleCompileCUDA() {
+	lib := notebook.Must(native.CompileCUDA(`
+template <class T> __global__ void polar(slice<T> radius, slice<T> angle, slice<T> x, slice<T> y) {
+	int64_t i = blockIdx.x * (int64_t)blockDim.x + threadIdx.x;
+	if (i >= x.n) return;
+	radius.at[i] = hypotf(x.at[i], y.at[i]);
+	angle.at[i] = atan2f(y.at[i], x.at[i]);
+}`, native.Global[func(radius, angle, x, y []float32)]("polar<float>",
+		native.Launch{Grid: "up(n[0], 256)", Block: "256"})))
+	kernel := notebook.Must(lib.Kernel("polar<float>"))
+	out := notebook.Must(devicetest.Call(func(in []*graph.Node) []*graph.Node {
+		return kernel.Call(in, []shapes.Shape{in[0].Shape(), in[0].Shape()}, func(in []*graph.Node) []*graph.Node {
+			panic("there is no GPU")
+		})
+	}, tensors.FromValue([]float32{3, 5}), tensors.FromValue([]float32{4, 12})))
+	fmt.Println(out[0].Value()) // [5 13]
+}
+
 func ExampleNCU() {
 	fmt.Println(native.NCU("layer_norm", "norm", "./train", "--text", "don't stop"))
 	// Output: ncu --set full --import-source yes --target-processes all --force-overwrite --export norm --kernel-name layer_norm ./train --text 'don'\''t stop'

@@ -1,5 +1,6 @@
 // Package native compiles C and CUDA functions while a program runs, and makes Go functions and XLA kernels of them,
-// like torch.utils.cpp_extension.load_inline in PyTorch.
+// like torch.utils.cpp_extension.load_inline in PyTorch. [Load] is for C, [CompileCUDA] for kernels that XLA's programs
+// launch on GPUs, and [LoadCUDA] for functions on the host that launch kernels themselves.
 //
 //	var double func(x []float32)
 //	_, err := native.Load(`
@@ -15,6 +16,7 @@ package native
 
 import (
 	"fmt"
+	"regexp"
 	"sync/atomic"
 	"unsafe"
 
@@ -34,9 +36,10 @@ type Library struct {
 type Option func(*config) error
 
 type config struct {
-	cacheDir string
-	flags    []string
-	bound    []*binding
+	cacheDir     string
+	flags        []string
+	bound        []*binding
+	architecture string
 }
 
 // Flags adds compiler arguments after the package's own (-O3 -march=native for C), so they win, as -O0 over -O3. The
@@ -80,6 +83,11 @@ func load(in language, source string, options []Option) (*Library, error) {
 	if err != nil {
 		return nil, err
 	}
+	return in.load(text, c)
+}
+
+// load compiles and loads a text that has the functions for all bindings.
+func (in language) load(text string, c config) (*Library, error) {
 	path, err := in.build(text, c)
 	if err != nil {
 		return nil, err
@@ -91,12 +99,17 @@ func load(in language, source string, options []Option) (*Library, error) {
 	}
 	l := &Library{path: path, handle: handle, bound: c.bound}
 	for i, b := range l.bound {
+		if b.launch != nil {
+			continue
+		}
 		if b.call, err = l.Symbol(callName(i)); err != nil {
 			return nil, err
 		}
 	}
 	for _, b := range l.bound { // nothing is bound unless all is
-		b.set()
+		if b.launch == nil {
+			b.set()
+		}
 	}
 	return l, nil
 }
@@ -116,9 +129,12 @@ func (l *Library) Symbol(name string) (unsafe.Pointer, error) {
 // layer_norm.
 var made atomic.Int64
 
-// Kernel makes an XLA kernel of a bound function, which XLA programs call on the devices' own buffers. The function's
-// parameters are the results of the call, in order, then the operands: slices for arrays in row-major order, numbers
-// for scalars. With results y and mean of operands x and epsilon, the function is
+var noIdentifier = regexp.MustCompile(`[^A-Za-z0-9_]+`)
+
+// Kernel makes an XLA kernel of a bound function, which XLA programs call on the devices' own buffers: of
+// [CompileCUDA]'s on GPUs, where it is launched on XLA's stream and nothing waits for it, and of [Load]'s on CPUs. The
+// function's parameters are the results of the call, in order, then the operands: slices for arrays in row-major order,
+// numbers for scalars, on CPUs only. With results y and mean of operands x and epsilon, the function is
 //
 //	const char *f(slice_f32 y, slice_f32 mean, slice_f32 x, float epsilon)
 //
@@ -128,8 +144,21 @@ var made atomic.Int64
 //
 // Kernels are never freed: make one when the library is loaded, not for each call.
 //
-// It returns an error if the function is not bound, has pointer parameters, returns a number, or is from CUDA.
+// It returns an error if the function is not bound, has pointer parameters, returns a number, or is from LoadCUDA.
 func (l *Library) Kernel(name string) (*xla.Kernel, error) {
+	handler, err := l.Handler(name)
+	if err != nil {
+		return nil, err
+	}
+	unique := fmt.Sprintf("native%d_%s", made.Add(1), noIdentifier.ReplaceAllString(name, "_"))
+	if l.bound[0].launch != nil {
+		return xla.NewCUDAKernel(unique, func() (unsafe.Pointer, error) { return handler, nil }), nil
+	}
+	return xla.NewKernel(unique, handler), nil
+}
+
+// Handler returns what Kernel gives [xla.NewKernel], or [xla.NewCUDAKernel]: for a kernel with a name of one's own.
+func (l *Library) Handler(name string) (unsafe.Pointer, error) {
 	for i, b := range l.bound {
 		if b.name != name {
 			continue
@@ -137,9 +166,9 @@ func (l *Library) Kernel(name string) (*xla.Kernel, error) {
 		handler, err := l.Symbol(kernelName(i))
 		if err != nil {
 			return nil, fmt.Errorf("native: XLA cannot call %s, a %v: want a function in C of slices "+
-				"and numbers, with no result but an error", name, b.variable.Type())
+				"and numbers, with no result but an error", name, b.of)
 		}
-		return xla.NewKernel(fmt.Sprintf("native%d_%s", made.Add(1), name), handler), nil
+		return handler, nil
 	}
-	return nil, fmt.Errorf("native: %q is not bound: give Load a Bind for it", name)
+	return nil, fmt.Errorf("native: %q is not bound: give Load a Bind for it, or CompileCUDA a Global", name)
 }

@@ -3,6 +3,24 @@
 #ifndef SHARDBOOK_NATIVE_H
 #define SHARDBOOK_NATIVE_H
 
+#ifdef __CUDACC_RTC__ // NVRTC, which has none of C's headers
+typedef signed char int8_t;
+typedef short int16_t;
+typedef int int32_t;
+typedef long int64_t;
+typedef unsigned char uint8_t;
+typedef unsigned short uint16_t;
+typedef unsigned int uint32_t;
+typedef unsigned long uint64_t;
+template <class T> struct slice { T *at; int64_t n; };
+#define NATIVE_SLICE(name, type) typedef slice<type> slice_##name
+#if __has_include(<cuda_bf16.h>)
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+NATIVE_SLICE(f16, __half);
+NATIVE_SLICE(bf16, __nv_bfloat16);
+#endif
+#else
 #ifdef __CUDACC__
 #include <cuda_runtime.h>
 #else
@@ -13,8 +31,9 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <string.h>
-
 #define NATIVE_SLICE(name, type) typedef struct { type *at; int64_t n; } slice_##name
+#endif
+
 NATIVE_SLICE(bool, bool);
 NATIVE_SLICE(i8, int8_t);
 NATIVE_SLICE(i16, int16_t);
@@ -27,7 +46,8 @@ NATIVE_SLICE(u64, uint64_t);
 NATIVE_SLICE(f32, float);
 NATIVE_SLICE(f64, double);
 
-#ifdef __CUDACC__
+#ifdef __CUDACC_RTC__
+#elif defined __CUDACC__
 
 // native_to_gpu makes the GPU the current one on whose memory p points. *gpu is that of earlier arguments, or -1.
 static inline const char *native_to_gpu(const void *p, int *gpu) {

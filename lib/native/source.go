@@ -27,9 +27,12 @@ func withBindings(in language, source string, bound []*binding) (string, error) 
 		s.WriteString(strict)
 	}
 	for i, b := range bound {
+		if b.launch != nil {
+			return "", fmt.Errorf("native: Global(%q): it is for CompileCUDA: give Load and LoadCUDA a Bind", b.name)
+		}
 		if in.cuda && !b.fails {
 			return "", fmt.Errorf("native: Bind(%q) with a %v: a GPU's errors need somewhere to go: make "+
-				"its result an error", b.name, b.variable.Type())
+				"its result an error", b.name, b.of)
 		}
 		b.writeCall(&s, i, in.cuda)
 		if b.forXLA() && !in.cuda {
@@ -57,7 +60,7 @@ func (b *binding) writeCall(s *strings.Builder, number int, cuda bool) {
 		at += p.words
 	}
 	// In the compiler's messages the binding stands in place of a file name.
-	fmt.Fprintf(s, "#line 1 %q\n", fmt.Sprintf("Bind %s as %v", b.name, b.variable.Type()))
+	fmt.Fprintf(s, "#line 1 %q\n", fmt.Sprintf("Bind %s as %v", b.name, b.of))
 	called := fmt.Sprintf("%s(%s);", b.name, strings.Join(args, ", "))
 	switch {
 	case cuda:
@@ -81,7 +84,13 @@ func (b *binding) forXLA() bool {
 	return b.result.c == "" && len(b.parameters) > 0
 }
 
+// writeKernel writes a handler that gathers the arguments of a call, w, and calls the function.
 func (b *binding) writeKernel(s *strings.Builder, number int) {
+	b.writeHandler(s, number, fmt.Sprintf("\tconst char *problem = %s(w, NULL);\n"+
+		"\treturn problem ? foreign_fail(f, problem) : NULL;\n", callName(number)))
+}
+
+func (b *binding) writeHandler(s *strings.Builder, number int, then string) {
 	fmt.Fprintf(s, "static foreign_error *shardbook_run_%d(foreign_frame *f) {\n\tstatic const "+
 		"native_parameter p[] = {", number)
 	for _, p := range b.parameters {
@@ -91,10 +100,8 @@ func (b *binding) writeKernel(s *strings.Builder, number int) {
 	fmt.Fprintf(s, `};
 	uint64_t w[%d];
 	char text[160];
-	const char *problem = text;
-	if (native_gather(f, p, %d, w, text, sizeof text)) problem = %s(w, NULL);
-	return problem ? foreign_fail(f, problem) : NULL;
-}
+	if (!native_gather(f, p, %d, w, text, sizeof text)) return foreign_fail(f, text);
+%s}
 void *%s(foreign_frame *f) { return foreign_handle(f, shardbook_run_%d); }
-`, b.words, len(b.parameters), callName(number), kernelName(number), number)
+`, b.words, len(b.parameters), then, kernelName(number), number)
 }

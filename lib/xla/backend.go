@@ -25,6 +25,7 @@ type Backend struct {
 	ledger          *ledger
 	owner           owner
 	kernels         bool         // programs may call the kernels of internal/dense
+	cudaKernels     bool         // packages' CUDA kernels replace XLA's operations
 	share           int          // the plugin's devices that ours share, as many as there are if each has its own
 	target          bool         // programs are compiled for devices that are not here
 	fp8             fp8          // whether devices multiply 8-bit floats

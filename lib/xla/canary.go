@@ -11,6 +11,8 @@ import (
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // canarySide is the side of the canaries' matrices. XLA passes matmuls of this size and larger to the libraries whose
@@ -29,7 +31,9 @@ func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got [
 	questions := []question{matmulCanaries(types)}
 	if b.kernels {
 		questions = append(questions, kernelCanaries())
-		questions = append(questions, checkedCanaries()...)
+	}
+	if b.kernels || b.cudaKernels {
+		questions = append(questions, checkedCanaries(b.info.Platform)...)
 	}
 	answers, err := ask(b, questions)
 	if err != nil {
@@ -176,20 +180,23 @@ func kernelCanaries() question {
 	return q
 }
 
-// checkedCanaries checks the kernels of other packages that have a check ([Kernel.Checked]).
-func checkedCanaries() (all []question) {
+// checkedCanaries checks a platform's kernels of other packages that have a check ([Kernel.Checked]).
+func checkedCanaries(on plugin.Platform) (all []question) {
 	checkedKernels.Lock()
 	kernels := slices.Clone(checkedKernels.all)
 	checkedKernels.Unlock()
 	for _, k := range kernels {
+		if k.platform != on {
+			continue
+		}
 		operands, results := k.check()
 		var like []shapes.Shape
 		for _, x := range results {
 			like = append(like, x.Shape())
 		}
 		q := question{operands: operands, compute: func(in []*graph.Node) []*graph.Node {
-			return k.Call(in, like, func([]*graph.Node) []*graph.Node {
-				panic(fmt.Errorf("the plugin cannot call kernel %q", k.name))
+			return k.Call(in, like, func(in []*graph.Node) []*graph.Node {
+				panic(k.registered(in[0].Graph().Backend().(*Backend)))
 			})
 		}}
 		for i, x := range results {

@@ -32,7 +32,7 @@ func (c config) open(context.Context) (*Backend, error) {
 	}
 	opened, err := resident.Call[resident.Opened](conn, resident.Open{Devices: c.devices, Share: c.share, GPU: c.gpu,
 		Plugin: c.plugin, CacheDir: c.cacheDir, Options: map[string]bool{"all canaries": c.allCanaries, "afresh": c.afresh,
-			"no kernels": c.noKernels}})
+			"no kernels": c.noKernels, "CUDA kernels": c.cudaKernels}})
 	if err != nil {
 		return nil, err
 	}
@@ -44,7 +44,7 @@ func (c config) open(context.Context) (*Backend, error) {
 	n := opened.Count
 	b := &Backend{Backend: inner, owner: owner{conn, opened.Client}, ledger: newLedger(n), share: inner.NumDevices(),
 		target:  c.gpu != "",
-		kernels: !c.noKernels && inner.IsCPU(),
+		kernels: !c.noKernels && inner.IsCPU(), cudaKernels: c.cudaKernels && inner.IsCUDA(),
 		info: Info{Devices: n, Platform: plugin.Platform(opened.Platform), Plugin: opened.Plugin,
 			Source: opened.Source, API: opened.API}}
 	for _, canary := range opened.Canaries {
@@ -79,13 +79,17 @@ func (o owner) forget() {}
 // register makes a kernel callable: one that the process has too, or a function of a library, which it loads.
 func (o owner) register(k *Kernel) error {
 	request := resident.Kernel{Client: o.client, Name: k.name}
-	if k.handler != nil {
+	handler, err := k.handler()
+	if err != nil {
+		return err
+	}
+	if handler != nil {
 		var ok bool
-		if request.Library, request.Symbol, ok = foreign.Where(k.handler); !ok {
+		if request.Library, request.Symbol, ok = foreign.Where(handler); !ok {
 			return fmt.Errorf("kernel %q is in the cell's own program, which the process with the devices cannot call", k.name)
 		}
 	}
-	_, err := resident.Call[resident.Done](o.conn, request)
+	_, err = resident.Call[resident.Done](o.conn, request)
 	return err
 }
 

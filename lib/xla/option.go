@@ -2,8 +2,11 @@ package xla
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/shardbook/shardbook/internal/plugin"
 )
@@ -14,8 +17,8 @@ const EnvDevices = "SHARDBOOK_DEVICES"
 // envCompile names the environment variable that, set to "afresh", acts like [CompileAfresh].
 const envCompile = "SHARDBOOK_COMPILE"
 
-// envKernels and envMemory name the environment variables that, set to "off" and to "return", act like [NoKernels] and
-// [ReturnMemory].
+// envKernels and envMemory name the environment variables that, set to "off" or "cuda" and to "return", act like
+// [NoKernels] or [CUDAKernels] and [ReturnMemory].
 const (
 	envKernels = "SHARDBOOK_KERNELS"
 	envMemory  = "SHARDBOOK_MEMORY"
@@ -40,6 +43,7 @@ type config struct {
 	afresh      bool
 	tf32        bool
 	noKernels   bool
+	cudaKernels bool
 	giveBack    bool
 	gpu         string                             // to compile for
 	share       int                                // the plugin's devices that ours share; 0: each has its own
@@ -105,6 +109,13 @@ func NoKernels() Option {
 	return func(c *config) { c.noKernels = true }
 }
 
+// CUDAKernels has packages such as lib/fused call CUDA kernels of their own on GPUs in place of XLA's operations
+// ([Kernel.Replaces]), for comparing the two. They are compiled when a program first calls them, and Open checks those
+// that have a check. It has no effect on CPUs. $SHARDBOOK_KERNELS=cuda does the same.
+func CUDAKernels() Option {
+	return func(c *config) { c.cudaKernels = true }
+}
+
 // ReturnMemory has XLA on CPUs return large buffers to the operating system as soon as they are free. By default they
 // stay with the process, at most a sixteenth above the most that were in use at a time, since XLA allocates the buffers
 // of a program for every run, and fresh pages cost up to a quarter of a step's time. The first Open of a process
@@ -136,19 +147,21 @@ func newConfig(options []Option) (config, error) {
 		c.plugin = os.Getenv(plugin.Env)
 	}
 	for _, s := range []struct {
-		env, word, otherwise string
-		set                  *bool
+		env, otherwise string
+		words          map[string]*bool
 	}{
-		{envCompile, "afresh", "load programs from the cache", &c.afresh},
-		{envKernels, "off", "have programs call kernels", &c.noKernels},
-		{envMemory, "return", "keep freed memory", &c.giveBack},
+		{envCompile, "load programs from the cache", map[string]*bool{"afresh": &c.afresh}},
+		{envKernels, "have programs on CPUs call kernels",
+			map[string]*bool{"off": &c.noKernels, "cuda": &c.cudaKernels}},
+		{envMemory, "keep freed memory", map[string]*bool{"return": &c.giveBack}},
 	} {
-		switch text := os.Getenv(s.env); text {
-		case "":
-		case s.word:
-			*s.set = true
-		default:
-			return c, fmt.Errorf("%s=%q: set it to %q, or to nothing to %s", s.env, text, s.word, s.otherwise)
+		text := os.Getenv(s.env)
+		if set := s.words[text]; set != nil {
+			*set = true
+		} else if text != "" {
+			words := slices.Sorted(maps.Keys(s.words))
+			return c, fmt.Errorf("%s=%q: set it to \"%s\", or to nothing to %s", s.env, text,
+				strings.Join(words, `" or "`), s.otherwise)
 		}
 	}
 	return c, nil

@@ -21,7 +21,13 @@ type owner struct {
 func (o owner) forget() { plugin.ForgetClient(o.client) }
 
 // register makes a kernel callable.
-func (o owner) register(k *Kernel) error { return plugin.RegisterKernel(o.plugin, k.name, k.handler) }
+func (o owner) register(k *Kernel) error {
+	handler, err := k.handler()
+	if err != nil {
+		return err
+	}
+	return plugin.RegisterKernel(o.plugin, k.name, handler)
+}
 
 // record runs f while XLA's profiler records.
 func (o owner) record(f func() error) (*xplane.Profile, error) {

@@ -93,7 +93,7 @@ func (l *lender) open(_ *resident.Session, o resident.Open) (resident.Opened, er
 		options = append(options, Share(o.Share))
 	}
 	for name, option := range map[string]func() Option{"all canaries": AllCanaries, "afresh": CompileAfresh,
-		"no kernels": NoKernels} {
+		"no kernels": NoKernels, "CUDA kernels": CUDAKernels} {
 		if o.Options[name] {
 			options = append(options, option())
 		}

@@ -46,10 +46,10 @@ func (l *lender) register(_ *resident.Session, k resident.Kernel) (resident.Done
 		return resident.Done{OK: true}, plugin.RegisterKernel(b.owner.plugin, k.Name, handler)
 	}
 	own := kernels.find(func(own *Kernel) bool { return own.name == k.Name })
-	if own == nil || !own.knownTo(b.Backend) {
-		return resident.Done{}, fmt.Errorf("kernel %q cannot be called here", k.Name)
+	if own == nil {
+		return resident.Done{}, fmt.Errorf("kernel %q is not in the process that has the devices", k.Name)
 	}
-	return resident.Done{OK: true}, nil
+	return resident.Done{OK: true}, own.registered(b.Backend)
 }
 
 // compile compiles a program, unless it has been.

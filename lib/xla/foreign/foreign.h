@@ -1,6 +1,7 @@
-// What a C function needs to be called from an XLA program on a CPU: the part of XLA's foreign-function interface
-// (xla/ffi/api/c_api.h, whose layout is stable: fields are only ever appended) that reads arrays, reports an error and
-// shares work among XLA's threads. Everything here is static, so that a kernel needs this file alone.
+// What a C function needs to be called from an XLA program, on a CPU or a GPU: the part of XLA's foreign-function
+// interface (xla/ffi/api/c_api.h, whose layout is stable: fields are only ever appended) that reads arrays, reports an
+// error, shares work among XLA's threads, and has the stream of a GPU. Everything here is static, so that a kernel needs
+// this file alone.
 //
 //	static foreign_error *my_kernel(foreign_frame *f) {
 //		foreign_error *wrong = foreign_count(f, "mine", 1, 1);
@@ -63,6 +64,7 @@ typedef struct {
 
 typedef struct { size_t struct_size; foreign_extension *extension; const char *message; int code; } foreign_error_args;
 typedef struct { size_t struct_size; foreign_extension *extension; foreign_error *error; } foreign_destroy_args;
+typedef struct { size_t struct_size; foreign_extension *extension; void *context; void *stream; } foreign_stream_args;
 typedef struct { size_t struct_size; foreign_extension *extension; void *context; void (*task)(void *); void *of; } foreign_schedule_args;
 typedef struct { size_t struct_size; foreign_extension *extension; void *context; int64_t *threads; } foreign_threads_args;
 
@@ -79,7 +81,9 @@ typedef struct {
 	foreign_error *(*error)(foreign_error_args *);
 	void *message;
 	void (*destroy)(foreign_destroy_args *);
-	void *unused[8];
+	void *register_handler;
+	foreign_error *(*stream)(foreign_stream_args *);
+	void *unused[6];
 	foreign_error *(*schedule)(foreign_schedule_args *);
 	foreign_error *(*threads)(foreign_threads_args *);
 	foreign_error *(*future)(foreign_future_args *);
