@@ -35,6 +35,7 @@ var charts = map[string]string{
 	"11-tensor-parallel": "Heads on 4 devices",
 	"12-long-sequences":  "8 query heads, 8 key heads",
 	"13-many-hosts":      "Llama 3 8B",
+	"14-gpu":             "A training step on an H100",
 }
 
 // TestCharts checks that the README shows a chart of each notebook from its stored outputs. With -update it writes

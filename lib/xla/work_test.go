@@ -2,6 +2,7 @@ package xla
 
 import (
 	"math"
+	"strings"
 	"testing"
 
 	"github.com/gomlx/compute"
