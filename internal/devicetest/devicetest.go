@@ -57,7 +57,8 @@ func OpenOwn(t testing.TB, n int) *xla.Backend {
 	return backend
 }
 
-// OpenShared opens n devices that share a number of the plugin's, as ranks share a GPU, and closes them when the test ends.
+// OpenShared opens n devices that share a number of the plugin's, as ranks share a GPU, and closes them when the test
+// ends.
 func OpenShared(t testing.TB, n, share int) *xla.Backend {
 	t.Helper()
 	backend, err := xla.Open(xla.Devices(n), xla.Share(share), xla.Plugin(Plugin()))
@@ -219,8 +220,8 @@ func NoLeaks(t *testing.T, backend *xla.Backend) func() {
 	}
 }
 
-// OpenFor opens n devices of a model of GPU that need not be here: XLA compiles for them, and programs return zeros. The
-// full tier installs the CUDA plugin; the quick one leaves the test out where it is not installed.
+// OpenFor opens n devices of a model of GPU that need not be here: XLA compiles for them, and programs return zeros.
+// The full tier installs the CUDA plugin; the quick one leaves the test out where it is not installed.
 func OpenFor(t testing.TB, gpu string, n int) *xla.Backend {
 	t.Helper()
 	root := must.Get(cache.Dir(""))(t)

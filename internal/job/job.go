@@ -116,9 +116,9 @@ func (j *Job) normalize() {
 	}
 }
 
-// ChooseFlash sets whether the model computes attention by FlashAttention: as --flash says, or where nothing excludes it
-// and it is a kernel: on CPUs, and on CUDA where cuDNN has one. Where the compiler shards the program it would have to
-// shard the loops over blocks.
+// ChooseFlash sets whether the model computes attention by FlashAttention: as --flash says, or where nothing excludes
+// it and it is a kernel: on CPUs, and on CUDA where cuDNN has one. Where the compiler shards the program it would have
+// to shard the loops over blocks.
 func (j *Job) ChooseFlash(onCUDA bool) {
 	policy, err := precision.ParsePolicy(j.Precision)
 	allowed := err == nil && policy.Matmul == (precision.Matmul{}) && j.Model.Dropout == 0 && j.Parallel.Sync != Auto

@@ -37,8 +37,8 @@ func FindModel(name string) (Model, error) {
 	return gpu, nil
 }
 
-// config returns XLA's description of the model, a GpuTargetConfigProto (device_description.proto) as text. The versions
-// of cuDNN and CUDA are those that shardbook installs: XLA decides by them what it may use.
+// config returns XLA's description of the model, a GpuTargetConfigProto (device_description.proto) as text. The
+// versions of cuDNN and CUDA are those that shardbook installs: XLA decides by them what it may use.
 func (m Model) config() string {
 	extension := "NONE"
 	if m.Accelerated {

@@ -60,7 +60,8 @@ func TestFP8RoundsAsSimulated(t *testing.T) {
 func TestFP8AgainstSimulated(t *testing.T) {
 	m := fp8(t)
 	const batch, rows, depth, columns = 2, 33, 80, 17
-	x, w, v := normal(1, batch*rows, depth, 0.02), normal(2, batch*columns, depth, 3), normal(3, batch*rows, columns, 1e-6)
+	x, w := normal(1, batch*rows, depth, 0.02), normal(2, batch*columns, depth, 3)
+	v := normal(3, batch*rows, columns, 1e-6)
 	step := func(in nodes) nodes {
 		x, w := graph.Reshape(in[0], batch, rows, depth), graph.Reshape(in[1], batch, columns, depth)
 		y := m.Dot(x, []int{2}, []int{0}, w, []int{2}, []int{0})

@@ -121,14 +121,6 @@ type DeviceNum = compute.DeviceNum
 // NumDevices returns the number of devices.
 func (b *Backend) NumDevices() int { return b.info.Devices }
 
-// has returns an error for a device that the backend does not have.
-func (b *Backend) has(device compute.DeviceNum) error {
-	if device < 0 || int(device) >= b.info.Devices {
-		return fmt.Errorf("device %d: choose one from 0 to %d", device, b.info.Devices-1)
-	}
-	return nil
-}
-
 // physical returns the plugin's number of a device.
 func (b *Backend) physical(device compute.DeviceNum) compute.DeviceNum {
 	return device % compute.DeviceNum(b.share)

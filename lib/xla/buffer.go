@@ -36,6 +36,14 @@ func (b *Backend) own(device compute.DeviceNum) func(inner compute.Buffer, err e
 	}
 }
 
+// has returns an error for a device that the backend does not have.
+func (b *Backend) has(device compute.DeviceNum) error {
+	if device < 0 || int(device) >= b.info.Devices {
+		return fmt.Errorf("device %d: choose one from 0 to %d", device, b.info.Devices-1)
+	}
+	return nil
+}
+
 // DeviceNum returns the buffer's device.
 func (b *buffer) DeviceNum() (compute.DeviceNum, error) { return b.device, nil }
 

@@ -156,8 +156,8 @@ func (i *instruction) cublas() float64 {
 	return i.matmul(contracted...)
 }
 
-// attention counts a fused attention by cuDNN, which XLA for CUDA calls: two matmuls of the scores' size forward, and five
-// backward, for the pairs of queries and keys that a causal mask shows.
+// attention counts a fused attention by cuDNN, which XLA for CUDA calls: two matmuls of the scores' size forward, and
+// five backward, for the pairs of queries and keys that a causal mask shows.
 func (i *instruction) attention() float64 {
 	var config struct {
 		Attention struct {

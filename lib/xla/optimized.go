@@ -133,8 +133,8 @@ func (m message) byteSize() int64 {
 	return size
 }
 
-// elementSizes are the bytes of an element by XLA's numbers of types (xla_data.proto, PrimitiveType), which are not those
-// of PJRT and GoMLX.
+// elementSizes are the bytes of an element by XLA's numbers of types (xla_data.proto, PrimitiveType), which are not
+// those of PJRT and GoMLX.
 var elementSizes = map[protoreflect.EnumNumber]int64{1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 2, 8: 4, 9: 8, 10: 2, 11: 4,
 	12: 8, 14: 0 /* opaque */, 15: 8, 16: 2 /* BF16 */, 17: 0 /* token */, 18: 16}
 

@@ -51,9 +51,8 @@ type config struct {
 	wrong       error                              // in an option
 }
 
-// Devices sets the number of devices, from 1 to MaxDevices; on CUDA at most the number of GPUs, unless they [Share]. The
-// default is
-// $SHARDBOOK_DEVICES, else DefaultDevices on CPU and all GPUs on CUDA.
+// Devices sets the number of devices, from 1 to MaxDevices; on CUDA at most the number of GPUs, unless they [Share].
+// The default is $SHARDBOOK_DEVICES, else DefaultDevices on CPU and all GPUs on CUDA.
 func Devices(n int) Option {
 	return func(c *config) { c.devices, c.wrong = n, checkDevices(n, "xla.Devices") }
 }
@@ -88,8 +87,8 @@ func TF32() Option {
 	return func(c *config) { c.tf32 = true }
 }
 
-// Share has the backend's devices share the first n of the plugin's: device i is the plugin's device i mod n. So several
-// ranks, each with devices of its own, run on one GPU. A program runs on at most n devices.
+// Share has the backend's devices share the first n of the plugin's: device i is the plugin's device i mod n. So
+// several ranks, each with devices of its own, run on one GPU. A program runs on at most n devices.
 func Share(n int) Option {
 	return func(c *config) { c.share, c.wrong = n, checkDevices(n, "xla.Share") }
 }

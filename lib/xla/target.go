@@ -14,8 +14,8 @@ import (
 	"github.com/shardbook/shardbook/internal/plugin"
 )
 
-// openFor opens a backend for [CompileFor]: the devices, and so all arrays, are those of XLA for CPUs, and the compiler is
-// that of the CUDA plugin.
+// openFor opens a backend for [CompileFor]: the devices, and so all arrays, are those of XLA for CPUs, and the compiler
+// is that of the CUDA plugin.
 func (c config) openFor(ctx context.Context) (*Backend, error) {
 	gpu, err := plugin.FindModel(c.gpu)
 	if err != nil {

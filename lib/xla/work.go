@@ -9,8 +9,8 @@ package xla
 //   - a reduction of n elements to m: n−m times the operation on two elements; over windows of w to m: m·(w−1) times; a
 //     scatter: once per element that it adds; sorting n elements along an axis: ⌈log₂ n⌉ comparisons per element;
 //   - an all-reduce or reduce-scatter: 1 per element of a device's input;
-//   - operations that move data: 0, and so are custom calls, but for cuBLAS's matmuls, cuDNN's attention and the kernels
-//     that this package calls for matmuls and sums on CPUs.
+//   - operations that move data: 0, and so are custom calls, but for cuBLAS's matmuls, cuDNN's attention and the
+//     kernels that this package calls for matmuls and sums on CPUs.
 //
 // Bytes are the least that must move between memory and the device: the parts of the operands that are read and of the
 // results that are written, each once. A slice reads only the slice, and an update in place copies nothing else. Inside
