@@ -113,7 +113,7 @@ func TestFP8OnGPUs(t *testing.T) {
 	must.Do(t, p.Prepare(bf16(batch, tokens, width), bf16(width, hidden)))
 	calls := 0
 	for _, o := range must.Get(p.Operations())(t) {
-		if o.Kind == "custom-call" && o.FLOPs == 2*batch*tokens*width*hidden {
+		if o.Target == "__cublas$lt$matmul$f8" && o.FLOPs == 2*batch*tokens*width*hidden {
 			calls++
 		}
 	}

@@ -1,107 +1,96 @@
-package xla
+package xla_test
 
 import (
-	"errors"
-	"strings"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/must"
-	"github.com/shardbook/shardbook/internal/systest"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// openFor opens a device of a model of GPU that need not be here.
-func openFor(t *testing.T, gpu string) *Mesh {
+// operationsOn compiles a graph function for a device, and returns the operations of the program.
+func operationsOn(t *testing.T, b *xla.Backend, fn func([]*graph.Node) *graph.Node,
+	in ...shapes.Shape) []xla.Operation {
 	t.Helper()
-	b, err := Open(CompileFor(gpu), Devices(1))
-	if errors.Is(err, ErrNoPlugin) {
-		systest.Skip(t, systest.NoCUDA, err)
+	mesh := must.Get(b.Mesh(xla.Axis("data", 1)))(t)
+	p := must.Get(xla.Compile(mesh, fn, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
+	defer p.Close()
+	var args []any
+	for _, shape := range in {
+		args = append(args, tensors.FromShape(shape))
 	}
-	must.Do(t, err)
-	t.Cleanup(b.Close)
-	return must.Get(b.Mesh(Axis("data", 1)))(t)
-}
-
-// instructions lists the instructions of a compiled program, also those inside fusions, by what says is.
-func instructions(t *testing.T, p *Program, is func(*instruction) string) (all []string) {
-	t.Helper()
-	h := must.Get(latest(&p.compiled, (*executable).optimized))(t)
-	for _, c := range h.all {
-		for _, i := range c.instructions {
-			if name := is(i); name != "" {
-				all = append(all, name)
-			}
-		}
-	}
-	return all
+	must.Do(t, p.Prepare(args...))
+	return must.Get(p.Operations())(t)
 }
 
 // TestDotFP8OnGPUs holds that the matmuls of a linear layer, forward and backward, and batches of them become one call
 // of cuBLASLt's each, which takes no transposed operands: XLA transposes them.
 func TestDotFP8OnGPUs(t *testing.T) {
-	mesh := openFor(t, "h100")
+	h100 := devicetest.OpenFor(t, "h100", 1)
 	const e4m3, e5m2, bf16 = dtypes.F8E4M3FN, dtypes.F8E5M2, dtypes.BFloat16
+	const m, n, k = 512, 384, 256
 	swap := func(x *graph.Node) *graph.Node { return graph.TransposeAllAxes(x, 0, 2, 1) }
 	for name, dot := range map[string]func(x, w, v *graph.Node) *graph.Node{
-		"forward":   func(x, w, _ *graph.Node) *graph.Node { return DotFP8(x, w, e4m3, e4m3, bf16) },
-		"of input":  func(_, w, v *graph.Node) *graph.Node { return DotFP8(v, swap(w), e5m2, e4m3, bf16) },
-		"of weight": func(x, _, v *graph.Node) *graph.Node { return DotFP8(swap(v), swap(x), e5m2, e4m3, bf16) },
+		"forward":       func(x, w, _ *graph.Node) *graph.Node { return xla.DotFP8(x, w, e4m3, e4m3, bf16) },
+		"of the input":  func(_, w, v *graph.Node) *graph.Node { return xla.DotFP8(v, swap(w), e5m2, e4m3, bf16) },
+		"of the weight": func(x, _, v *graph.Node) *graph.Node { return xla.DotFP8(swap(v), swap(x), e5m2, e4m3, bf16) },
 	} {
 		for _, batch := range []int{1, 4} {
-			shape := func(dims ...int) shapes.Shape { return shapes.Make(bf16, append([]int{batch}, dims...)...) }
-			p := prepared(t, mesh, func(in []*graph.Node) *graph.Node { return dot(in[0], in[1], in[2]) },
-				shape(512, 256), shape(384, 256), shape(512, 384))
-			got := instructions(t, p, func(i *instruction) string {
-				if i.opcode == "dot" {
-					return i.opcode
+			shape := func(rows, columns int) shapes.Shape { return shapes.Make(bf16, batch, rows, columns) }
+			calls := 0
+			for _, o := range operationsOn(t, h100, func(in []*graph.Node) *graph.Node {
+				return dot(in[0], in[1], in[2])
+			}, shape(m, k), shape(n, k), shape(m, n)) {
+				switch matmul := float64(2 * batch * m * n * k); {
+				case o.Target == "__cublas$lt$matmul$f8" && o.FLOPs == matmul:
+					calls++
+				case o.FLOPs >= matmul:
+					t.Errorf("%s, batch of %d: %+v computes the matmul", name, batch, o)
 				}
-				return i.field("custom_call_target").String()
-			})
-			if strings.Join(got, " ") != "__cublas$lt$matmul$f8" {
-				t.Errorf("%s, batch of %d: matmuls %q, want one of cuBLASLt's", name, batch, got)
+			}
+			if calls != 1 {
+				t.Errorf("%s, batch of %d: %d calls of cuBLASLt, want 1", name, batch, calls)
 			}
 		}
 	}
 }
 
 func TestHasFP8(t *testing.T) {
-	for gpu, want := range map[string]bool{"a100": false, "h100": true, "b200": true} {
-		mesh := openFor(t, gpu)
-		prepared(t, mesh, func(in []*graph.Node) *graph.Node {
-			if got := HasFP8(in[0].Graph()); got != want {
-				t.Errorf("%s: %v, want %v", gpu, got, want)
-			}
+	has := func(b *xla.Backend) (has bool) {
+		operationsOn(t, b, func(in []*graph.Node) *graph.Node {
+			has = xla.HasFP8(in[0].Graph())
 			return in[0]
-		}, floats(1))
+		}, shapes.Make(dtypes.Float32, 1))
+		return has
 	}
-	b := must.Get(Open(Devices(1), Plugin("cpu")))(t)
-	defer b.Close()
-	prepared(t, must.Get(b.Mesh(Axis("data", 1)))(t), func(in []*graph.Node) *graph.Node {
-		if HasFP8(in[0].Graph()) {
-			t.Error("cpu: true, want false")
+	if has(devicetest.One()) && devicetest.Plugin() == "cpu" {
+		t.Error("cpu: true, want false")
+	}
+	for gpu, want := range map[string]bool{"a100": false, "h100": true, "b200": true} {
+		if got := has(devicetest.OpenFor(t, gpu, 1)); got != want {
+			t.Errorf("%s: %v, want %v", gpu, got, want)
 		}
-		return in[0]
-	}, floats(1))
+	}
 }
 
 // TestHalfPrecisionRoundsOnGPUs holds that XLA leaves no conversion to a half type and back out. Where it does, a step
 // in one program and the same step in several end with different parameters: by 778 units in the last place instead of
 // less than 64 in lib/offload's TestWays, on CPUs.
 func TestHalfPrecisionRoundsOnGPUs(t *testing.T) {
-	p := prepared(t, openFor(t, "h100"), func(in []*graph.Node) *graph.Node {
+	const n = 1024
+	flops := 0.0
+	for _, o := range operationsOn(t, devicetest.OpenFor(t, "h100", 1), func(in []*graph.Node) *graph.Node {
 		half := graph.ConvertDType(graph.Exp(in[0]), dtypes.BFloat16)
 		return graph.Sin(graph.ConvertDType(half, dtypes.Float32))
-	}, floats(1024))
-	convert := func(i *instruction) string {
-		if i.opcode == "convert" {
-			return i.shape().field("element_type").String()
-		}
-		return ""
+	}, shapes.Make(dtypes.Float32, n)) {
+		flops += o.FLOPs
 	}
-	if got := instructions(t, p, convert); len(got) != 2 {
-		t.Errorf("%d conversions, want one to bfloat16 and one back", len(got))
+	if flops != 4*n {
+		t.Errorf("%g operations per number, want an exponential, two conversions and a sine", flops/n)
 	}
 }
