@@ -13,18 +13,22 @@ import (
 )
 
 // flag is an XLA flag that we set.
-type flag struct{ name, value string }
+type flag struct {
+	name, value string
+	only        Platform // "": for all
+}
 
 func (f flag) String() string { return "--" + f.name + "=" + f.value }
 
-// flags are set for XLA on CPUs, before it is loaded.
+// flags are set before XLA is loaded.
 var flags = []flag{
 	// Which operations XLA hands to YNNPACK in one fusion. Some of those fusions read memory that nobody wrote
 	// (openxla/xla#48378, jax#39103) and return garbage without an error, so the list is emptied.
-	{"xla_cpu_experimental_ynn_fusion_type", ""},
-	// XLA would leave out a conversion to half precision and back, and programs on CPUs would then show no overflow,
-	// underflow or rounding of half precision.
-	{"xla_allow_excess_precision", "false"},
+	{name: "xla_cpu_experimental_ynn_fusion_type", only: CPU},
+	// XLA would leave out a conversion to half precision and back within a program, but not between two programs. On
+	// CPUs programs would show no overflow, underflow or rounding of half precision. Everywhere a step that is split
+	// into programs would round where one program does not, and on GPUs activations between kernels may become float32.
+	{name: "xla_allow_excess_precision", value: "false"},
 }
 
 // setByUs are the flags in $XLA_FLAGS that are ours. The mutex loading guards it.
@@ -39,21 +43,20 @@ func setFlags(p Plugin) error {
 		return slices.ContainsFunc(setByUs, func(f flag) bool { return f.String() == w })
 	})
 	setByUs = nil
-	if p.Platform == CPU {
-		for _, f := range flags {
-			if slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "--"+f.name) }) {
-				continue
+	for _, f := range flags {
+		given := slices.ContainsFunc(words, func(w string) bool { return strings.HasPrefix(w, "--"+f.name) })
+		if given || f.only != "" && f.only != p.Platform {
+			continue
+		}
+		known := p.knowsFlags // searching 200 MB takes longer than opening a backend
+		if !known {
+			var err error
+			if known, err = contains(p.Path, f.name); err != nil {
+				return fmt.Errorf("plugin %q: %w", p.Path, err)
 			}
-			known := p.knowsFlags // searching 200 MB takes longer than opening a backend
-			if !known {
-				var err error
-				if known, err = contains(p.Path, f.name); err != nil {
-					return fmt.Errorf("plugin %q: %w", p.Path, err)
-				}
-			}
-			if known {
-				setByUs = append(setByUs, f)
-			}
+		}
+		if known {
+			setByUs = append(setByUs, f)
 		}
 	}
 	for _, f := range setByUs {

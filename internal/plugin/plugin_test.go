@@ -215,7 +215,8 @@ func TestSetFlags(t *testing.T) {
 		{pinned, still, dump + " " + ynn + " " + excess},
 		{knows, ynn + "LIBRARY_FUSION_TYPE_DOT", ynn + "LIBRARY_FUSION_TYPE_DOT " + excess},
 		{knows, "--xla_allow_excess_precision", "--xla_allow_excess_precision " + ynn},
-		{cuda, "", ""},
+		{cuda, "", excess},
+		{cuda, dump, dump + " " + excess},
 		{knowsOne, "", excess},
 		{knowsNone, "", ""},
 	} {

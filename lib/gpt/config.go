@@ -73,9 +73,10 @@ type Config struct {
 
 	// Flash computes attention block by block with [flash.Attention], which never stores the scores: the same results
 	// up to rounding, in memory linear in Seq. It always recomputes the scores, whatever Recompute says. It does not
-	// support Dropout or Matmul, and needs lib/xla's backend.
+	// support Dropout, and needs lib/xla's backend.
 	Flash bool `json:"flash,omitempty"`
-	// Matmul is the precision of matmuls, if it differs from the type of the parameters.
+	// Matmul is the precision of matmuls, if it differs from the type of the parameters. With Flash the matmuls inside
+	// of attention are not among them, as is usual for FP8.
 	Matmul precision.Matmul `json:"matmul,omitzero"`
 	// Recompute is the activation recomputation policy. It changes memory and time, and results only by rounding.
 	Recompute recompute.Policy `json:"recompute,omitempty"`
@@ -155,9 +156,6 @@ func (c Config) Validate() error {
 	case c.Flash && c.Dropout > 0:
 		return fmt.Errorf("gpt: Config.Dropout is %g with Config.Flash, which does not support dropout of attention "+
 			"weights: unset one of the two", c.Dropout)
-	case c.Flash && c.Matmul != (precision.Matmul{}):
-		return fmt.Errorf("gpt: Config.Matmul is set with Config.Flash, which computes matmuls of attention in " +
-			"float32: unset one of the two")
 	}
 	if err := c.Matmul.Validate(); err != nil {
 		return fmt.Errorf("gpt: Config.Matmul: %w", err)

@@ -64,9 +64,6 @@ func TestConfigValidate(t *testing.T) {
 		{change(func(c *gpt.Config) { c.Flash, c.Dropout = true, 0.1 }),
 			"gpt: Config.Dropout is 0.1 with Config.Flash, which does not support dropout of attention weights: " +
 				"unset one of the two"},
-		{change(func(c *gpt.Config) { c.Flash, c.Matmul.Operands = true, precision.E4M3 }),
-			"gpt: Config.Matmul is set with Config.Flash, which computes matmuls of attention in float32: " +
-				"unset one of the two"},
 		{change(func(c *gpt.Config) { c.Dropout = math.NaN() }),
 			"gpt: Config.Dropout is NaN: set it to at least 0 and less than 1"},
 	} {

@@ -73,6 +73,8 @@ func TestGradientsAgainstPlainGo(t *testing.T) {
 		testGradients(t, c)
 		c.Flash = true
 		testGradients(t, c)
+		c.Matmul.Operands = precision.FP32 // rounds nothing
+		testGradients(t, c)
 	}
 }
 

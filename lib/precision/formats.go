@@ -1,7 +1,8 @@
 // Package precision has number formats and what training in them needs: rounding on the host and in graphs, matmuls and
 // sums in reduced precision, mixed-precision policies, and loss scaling.
 //
-// Formats that a device lacks are simulated: values are rounded to the [Format] and stored in a wider type.
+// Formats that a device lacks are simulated: values are rounded to the [Format] and stored in a wider type. [Matmul]
+// says which matmuls are not.
 package precision
 
 import (

@@ -14,9 +14,14 @@ import (
 
 // Matmul is the precision of matmuls, as plain data. The zero Matmul uses the operands' type and accumulates half types
 // in float32, in the backward pass too.
+//
+// Matmuls of scaled E4M3 and E5M2 are of 8-bit floats on tensor cores, on GPUs that have such ([xla.HasFP8]), and
+// accumulate in float32. Elsewhere, and for all other formats, they are simulated: numbers are rounded to the format in
+// a wider type. The rounded numbers are the same, so the results differ only by the order of sums. But on these GPUs an
+// infinity or NaN in an operand makes the whole result NaN.
 type Matmul struct {
-	// Operands is the format that both operands are rounded to before each matmul; none does not round. They stay in
-	// their type, which should be wide enough for the format.
+	// Operands is the format that both operands are rounded to before each matmul; none does not round. Where that is
+	// simulated they stay in their type, which should be wide enough for the format.
 	Operands Format `json:"operands,omitzero"`
 	// Gradients is the format that the output gradient is rounded to before the backward pass's two matmuls, whose
 	// other operands are rounded to Operands; none does not round.

@@ -123,9 +123,9 @@ func (b ParamBytes) Total() int { return b.Master + b.Param + b.Gradient }
 // Cast converts the nodes that are floats to a float type. Gradients of what is converted come in its original type. It
 // panics if the type is not a float.
 //
-// XLA may compute half types with more precision: within a program it may leave out conversions to a half type and back
-// (its option xla_allow_excess_precision, which lib/xla turns off on CPUs). What a program returns in a half type is
-// always rounded, and so is the result of [Round].
+// XLA could compute half types with more precision: within a program it may leave out conversions to a half type and
+// back. lib/xla turns that off (XLA's flag xla_allow_excess_precision), so a step rounds alike in one program and in
+// several.
 func Cast(x []*graph.Node, to dtypes.DType) []*graph.Node {
 	if !to.IsFloat() {
 		panic(fmt.Errorf("precision: cast to %s: give a float type", to))

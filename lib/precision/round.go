@@ -11,9 +11,8 @@ import (
 )
 
 // Rounding in graphs works on the bits of float32 numbers, since conversions do not do it: GoMLX has no 8-bit floats,
-// and XLA may leave out a conversion to a half type and back (its option xla_allow_excess_precision, which lib/xla
-// turns off on CPUs). The bits equal those of [Format.Round], also for subnormal numbers, which XLA's arithmetic on
-// CPUs flushes to 0.
+// and where a user sets XLA's flag xla_allow_excess_precision, XLA leaves out a conversion to a half type and back. The
+// bits equal those of [Format.Round], also for subnormal numbers, which XLA's arithmetic on CPUs flushes to 0.
 
 // Round rounds x, of any shape, as [Format.Round] does, and returns it in its own type, float32 or a half type (whose
 // precision then limits the result too). The gradient is the straight-through estimator's: as if nothing were rounded
