@@ -37,7 +37,12 @@ func (o outcome) heading() string {
 }
 
 // fileName is that of the outcomes of a benchmark on one kind of machine: a later run replaces it.
-func (o outcome) fileName() string { return o.Bench + "-" + o.Machine.fileName() + ".json" }
+func (o outcome) fileName() string {
+	if o.Bench == gpuName && o.Machine.GPU != "" {
+		o.Machine.Processor, _, _ = strings.Cut(o.Machine.GPU, ",")
+	}
+	return o.Bench + "-" + o.Machine.fileName() + ".json"
+}
 
 func (o outcome) write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
