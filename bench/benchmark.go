@@ -54,8 +54,8 @@ type testCase struct {
 	// taken before the next one is started. A round is then the samples of the same number.
 	apart bool
 
-	// failed, if not nil, is told of an implementation that fails or has a wrong result. It is left out, or where it had
-	// samples already these count; otherwise the case ends with the error.
+	// failed, if not nil, is told of an implementation that fails or has a wrong result. It is left out, or where it
+	// had samples already these count. Without it the case ends with the error.
 	failed func(error)
 
 	// sampleMS is how long a sample should take in milliseconds; 0 means defaultSampleMS.

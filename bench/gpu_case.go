@@ -33,7 +33,7 @@ func (b *gpuBench) model(name string) (gpuTraining, error) {
 			t.Config = gpt.Config{Layers: 2, Width: 64, Heads: 4, Seq: 64, Vocab: 193, Tied: true}
 		}
 	case "llama":
-		t.name, t.Batch, t.apart = "Llama 3.2 1B", 4, true
+		t.name, t.Batch, t.apart = "Llama 3.2 1B", 6, true
 		t.Config = gpt.Config{Layers: 16, Width: 2048, Heads: 32, KVHeads: 8, Hidden: 8192, Seq: 2048, Vocab: 128256}
 		if b.tiny {
 			t.name = "Llama's shape"
@@ -107,8 +107,8 @@ func (t gpuTraining) step(step int) (inputs, targets *tensors.Tensor, err error)
 			}
 		}
 	}
-	return tensors.FromFlatDataAndDimensions(in, t.Batch, t.Seq), tensors.FromFlatDataAndDimensions(out, t.Batch, t.Seq),
-		nil
+	inputs = tensors.FromFlatDataAndDimensions(in, t.Batch, t.Seq)
+	return inputs, tensors.FromFlatDataAndDimensions(out, t.Batch, t.Seq), nil
 }
 
 // gpuAttention is causal attention of a batch to be measured: the output, and the gradients of queries, keys and values
@@ -162,14 +162,14 @@ func (c gpuAttention) tolerance() float64 {
 	return 1e-4
 }
 
-// flops counts two matmuls forward and five backward, and of each the half that a causal mask leaves, as FlashAttention's
-// benchmarks do (Dao 2023, §4.1).
+// flops counts two matmuls forward and five backward, and of each the half that a causal mask leaves, as the benchmarks
+// of FlashAttention-2 do (Dao 2023, §4.1).
 func (c gpuAttention) flops() float64 {
 	matmul := 2 * float64(c.Batch) * float64(c.Heads) * float64(c.Tokens) * float64(c.Tokens) * float64(c.Width)
 	return (2 + 5) * matmul / 2
 }
 
-// gpuFingerprint is [fingerprint] of every so many elements of a result, at most 2²⁰ of them.
+// gpuFingerprint is [fingerprint] of at most 2²⁰ elements of a result, evenly spaced.
 func gpuFingerprint(flat []float32) float64 {
 	count := min(len(flat), 1<<20)
 	stride := len(flat) / count

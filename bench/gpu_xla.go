@@ -44,7 +44,8 @@ func (b *gpuBench) serveAttention(ctx context.Context) (subject, func(), error) 
 		return nil, nil, err
 	}
 	mesh, err := backend.Mesh(xla.Axis("device", 1))
-	return &gpuFlash{compiled: compiled{mesh: mesh}, backend: backend, arrays: map[[2]int][]float32{}}, backend.Close, err
+	s := &gpuFlash{compiled: compiled{mesh: mesh}, backend: backend, arrays: map[[2]int][]float32{}}
+	return s, backend.Close, err
 }
 
 // gpuFlash is attention and its gradients as one program.
@@ -52,6 +53,15 @@ type gpuFlash struct {
 	compiled
 	backend *xla.Backend
 	arrays  map[[2]int][]float32 // operands by number and size: those of most cases are the same
+}
+
+// attentionProgram gives the output and the gradients of queries, keys and values, from these and the gradient of the
+// output.
+func attentionProgram(mesh *xla.Mesh) (*xla.Program, error) {
+	return xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
+		out := flash.Attention(in[0], in[1], in[2], flash.Causal())
+		return append([]*graph.Node{out}, graph.Gradient(graph.ReduceAllSum(graph.Mul(out, in[3])), in[:3]...)...)
+	}, xla.In(xla.Replicated()).Gives(xla.Replicated()))
 }
 
 func (s *gpuFlash) prepare(params []byte) (f facts, err error) {
@@ -66,10 +76,7 @@ func (s *gpuFlash) prepare(params []byte) (f facts, err error) {
 	if err := s.fill(c, policy.Compute); err != nil {
 		return f, err
 	}
-	if s.program, err = xla.Compile(s.mesh, func(in []*graph.Node) []*graph.Node {
-		out := flash.Attention(in[0], in[1], in[2], flash.Causal())
-		return append([]*graph.Node{out}, graph.Gradient(graph.ReduceAllSum(graph.Mul(out, in[3])), in[:3]...)...)
-	}, xla.In(xla.Replicated()).Gives(xla.Replicated())); err != nil {
+	if s.program, err = attentionProgram(s.mesh); err != nil {
 		return f, err
 	}
 	begin := time.Now()

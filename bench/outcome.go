@@ -63,7 +63,7 @@ func commandLine(cmd *cobra.Command) string {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		value := strings.Trim(f.Value.String(), "[]")
 		switch {
-		case f.Name == "python":
+		case f.Name == "python", f.Name == "out":
 		case f.Value.Type() == "bool" && value == "true":
 			words = append(words, "--"+f.Name)
 		default:

@@ -105,8 +105,8 @@ func (r *stagedRun) apart(ctx context.Context, c testCase, implementations []imp
 		stopWorkers(workers)
 		r.fail(r.report.write(compare(r.name, c, results)))
 		all = append(all, results...)
-		if c.want == nil && len(all) > 0 {
-			c.want = all[0].Values
+		if c.want == nil && len(results) > 0 {
+			c.want = results[0].Values
 		}
 	}
 	r.fail(r.report.add(c, sameRounds(all)))

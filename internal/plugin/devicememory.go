@@ -18,8 +18,8 @@ import (
 	"unsafe"
 )
 
-// DeviceMemory returns the bytes that the allocator of a device (PJRT_Device*) has given out, the most that it ever had,
-// and its limit. The latter two are 0 if the plugin does not say. table is the plugin's (PJRT_Api*).
+// DeviceMemory returns the bytes that the allocator of a device (PJRT_Device*) has given out, the most that it ever
+// had, and its limit. The latter two are 0 if the plugin does not say. table is the plugin's (PJRT_Api*).
 func DeviceMemory(table, device unsafe.Pointer) (used, peak, limit int64, err error) {
 	args := (*C.PJRT_Device_MemoryStats_Args)(C.calloc(1, C.PJRT_Device_MemoryStats_Args_STRUCT_SIZE))
 	defer C.free(unsafe.Pointer(args))

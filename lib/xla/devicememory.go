@@ -13,8 +13,9 @@ type DeviceMemory struct {
 	Limit int64 // the most that the allocator gives out; 0 if unknown
 }
 
-// DeviceMemory returns the memory of a device by its number; devices that share a GPU ([Share]) have the same. XLA counts it on GPUs; on CPUs it is an error: there,
-// [Backend.PeakBytes] counts arrays and [Program.Memory] plans the rest.
+// DeviceMemory returns the memory of a device by its number; devices that share a GPU ([Share]) have the same. XLA
+// counts it on GPUs. On CPUs it is an error: there [Backend.PeakBytes] counts arrays, and [Program.Memory] has what XLA
+// plans besides.
 func (b *Backend) DeviceMemory(device int) (DeviceMemory, error) {
 	if device < 0 || device >= b.info.Devices {
 		return DeviceMemory{}, fmt.Errorf("device %d: choose one from 0 to %d", device, b.info.Devices-1)
