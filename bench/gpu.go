@@ -141,7 +141,8 @@ func (b *gpuBench) peak() float64 {
 	if b.device != onCUDA {
 		return 0
 	}
-	hardware, err := cost.Accelerator(acceleratorName(graphicsCard(context.Background())))
+	card, _, _ := strings.Cut(graphicsCard(context.Background()), ",")
+	hardware, err := cost.Accelerator(card)
 	if err != nil {
 		return 0
 	}
@@ -150,26 +151,6 @@ func (b *gpuBench) peak() float64 {
 		return 0
 	}
 	return peak
-}
-
-// acceleratorName is what lib/cost calls a GPU, of which nvidia-smi says what it is: SXM modules are those with HBM and
-// without "PCIe" or "NVL".
-func acceleratorName(card string) string {
-	card, _, _ = strings.Cut(card, ",")
-	for _, name := range []string{"H100", "H200", "A100", "B200"} {
-		switch {
-		case !strings.Contains(card, name):
-		case strings.Contains(card, "PCIe"), strings.Contains(card, "NVL"):
-			return card
-		case name == "B200":
-			return name
-		case name == "A100":
-			return name + " SXM 80GB"
-		default:
-			return name + " SXM"
-		}
-	}
-	return strings.TrimPrefix(card, "NVIDIA GeForce ")
 }
 
 func (b *gpuBench) implementations() []implementation {
@@ -190,13 +171,12 @@ func (b *gpuBench) implementations() []implementation {
 			commands: b.script("attention", "torch", "--sdpa=flash")},
 	}
 	for i := range all {
-		all[i].args, all[i].env = b.args(), gpuMemory
+		all[i].args = b.args()
 	}
 	return slices.DeleteFunc(all, func(im implementation) bool { return !slices.Contains(b.only, im.class) })
 }
 
-// gpuMemory has XLA, ours and JAX's, reserve memory only as it is needed, and up to nine tenths: the processes share
-// the GPU.
+// gpuMemory has JAX take memory only as it needs it, up to nine tenths, as lib/xla does: the processes share the GPU.
 var gpuMemory = []string{"XLA_PYTHON_CLIENT_PREALLOCATE=false", "XLA_CLIENT_MEM_FRACTION=0.9"}
 
 // script starts peers/gpu.py on the device.

@@ -16,7 +16,6 @@ import (
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/must"
-	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
@@ -87,23 +86,6 @@ func TestGPUTokens(t *testing.T) {
 	}
 	if p := float64(large) / n; p < 0.02 || p > 0.04 { // 1/34
 		t.Errorf("%g of the tokens are large", p)
-	}
-}
-
-func TestAcceleratorName(t *testing.T) {
-	for card, want := range map[string]string{
-		"NVIDIA H100 80GB HBM3, 580.95.05": "H100 SXM", "NVIDIA H200, 580.95.05": "H200 SXM",
-		"NVIDIA A100-SXM4-80GB, 550.1": "A100 SXM 80GB", "NVIDIA GeForce RTX 4090, 550.1": "RTX 4090", "NVIDIA B200": "B200",
-	} {
-		got := must.Get(cost.Accelerator(acceleratorName(card)))(t)
-		if got.Name != want {
-			t.Errorf("%s is %s, want %s", card, got.Name, want)
-		}
-	}
-	for _, card := range []string{"", "NVIDIA H100 PCIe, 550.1", "NVIDIA H100 NVL, 550.1"} { // not in lib/cost
-		if got, err := cost.Accelerator(acceleratorName(card)); err == nil {
-			t.Errorf("%q is taken for %s", card, got.Name)
-		}
 	}
 }
 

@@ -16,8 +16,8 @@ import (
 )
 
 // packed are the packages whose tests say something on a GPU.
-var packed = []string{"lib/xla", "lib/native", "lib/flash", "lib/precision", "lib/gpt", "lib/train", "lib/offload",
-	"lib/parallel"}
+var packed = []string{"lib/xla", "lib/native", "lib/flash", "lib/fused", "lib/precision", "lib/gpt", "lib/train",
+	"lib/trace", "lib/offload", "lib/parallel"}
 
 // packScript runs what is packed.
 //

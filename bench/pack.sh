@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs what needs a GPU, and records it: run.sh FOLDER [doctor] [tests] [bench]
+# Runs what needs a GPU, and records it: run.sh FOLDER [doctor] [tests] [kernels] [bench]
 #
 # It needs NVIDIA's driver and a Python ($PYTHON, default python3) with JAX, its CUDA plugin and PyTorch; no Go, no
 # network. Each part has a limit in seconds and a file in the folder with its output; summary.txt has a line for each.
 # $TESTS names packages whose tests to run, $TEST_ARGS more arguments for them, $BENCH more flags for the benchmark.
 set -u
-[ $# -gt 0 ] || { echo "usage: run.sh FOLDER [doctor] [tests] [bench]" >&2; exit 2; }
+[ $# -gt 0 ] || { echo "usage: run.sh FOLDER [doctor] [tests] [kernels] [bench]" >&2; exit 2; }
 here=$(cd "$(dirname "$0")" && pwd)
 mkdir -p "$1" && out=$(cd "$1" && pwd) && shift || exit 1
 python=${PYTHON:-python3}
@@ -37,7 +37,7 @@ part() { # NAME SECONDS COMMAND...
 }
 
 { date -u; nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader; } 2>&1 | tee -a "$out/summary.txt"
-for what in ${*:-doctor tests bench}; do
+for what in ${*:-doctor tests kernels bench}; do
 	case $what in
 	doctor) SHARDBOOK_ROOT="$here/tests" part doctor 120 "$here/shardbook" doctor ;;
 	tests) for test in "$here"/tests/*/*/run.test "$here"/tests/*/run.test; do
@@ -47,9 +47,13 @@ for what in ${*:-doctor tests bench}; do
 		case " ${TESTS:-$name} " in *" $name "*) ;; *) continue ;; esac
 		part "tests-$name" 150 ./run.test -test.v -test.timeout 140s ${TEST_ARGS:-}
 	done ;;
+	kernels) for name in native fused; do
+		cd "$here/tests/lib/$name" &&
+			part "kernels-$name" 120 ./run.test -test.run '^$' -test.bench CUDA -test.benchtime 1x
+	done ;;
 	bench) cd "$out" && part bench 590 "$here/shardbook-bench" gpu --python="$python" --out="$out/gpu.jsonl" \
 		--save="$out" ${BENCH:-} ;;
-	*) echo "run.sh: no part \"$what\": doctor, tests or bench" >&2; failed=1 ;;
+	*) echo "run.sh: no part \"$what\": doctor, tests, kernels or bench" >&2; failed=1 ;;
 	esac
 done
 exit $failed
