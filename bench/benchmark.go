@@ -14,6 +14,13 @@ type benchmark struct {
 	// untimed is set where the implementations are compared by their facts alone. No samples are taken.
 	untimed bool
 
+	// peers is whether the peers are measured without --peers.
+	peers bool
+
+	// staged is set where not all processes can be there at the same time, as they share a device's memory: there are
+	// those of the class of the cases that are measured, started for them. An implementation that fails is left out.
+	staged bool
+
 	// flags adds the benchmark's own flags. cases and implementations follow them.
 	flags           func(*pflag.FlagSet)
 	cases           func() ([]testCase, error)
@@ -42,6 +49,17 @@ type testCase struct {
 
 	// class, where it is not "", is that of the implementations that do the case.
 	class string
+
+	// apart is set in a staged benchmark where there is room for one implementation at a time: all samples of one are
+	// taken before the next one is started. A round is then the samples of the same number.
+	apart bool
+
+	// failed, if not nil, is told of an implementation that fails or has a wrong result. It is left out, or where it
+	// had samples already these count. Without it the case ends with the error.
+	failed func(error)
+
+	// sampleMS is how long a sample should take in milliseconds; 0 means defaultSampleMS.
+	sampleMS float64
 
 	// params is sent to the workers, as JSON.
 	params any
@@ -131,6 +149,9 @@ type footprint struct {
 	Temporary int64 `json:"temp_bytes,omitempty"`
 	PeakRSS   int64 `json:"peak_rss_bytes,omitempty"`
 	ExtraRSS  int64 `json:"extra_rss_bytes,omitempty"`
+
+	// DevicePeak is the most memory on a GPU, as the library's allocator counts it.
+	DevicePeak int64 `json:"device_peak_bytes,omitempty"`
 }
 
 // planned is all that a compiled program needs at once; 0 if nothing is compiled.

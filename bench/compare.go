@@ -115,7 +115,7 @@ func compare(name string, c testCase, results []result) []record {
 		rec := record{
 			Bench: name, Case: c.name, Impl: res.name, Role: res.role, Class: res.class, Samples: took,
 			MinMS: round(took.min()), MedianMS: round(took.median()), Rounds: len(took),
-			FirstMS: round(res.FirstMS), footprint: res.Memory,
+			FirstMS: round(res.FirstMS), footprint: res.Memory, Values: res.Values,
 		}
 		if res.over != "" && res.role != base {
 			rec.Over, rec.Cost, rec.MinCost = res.over, round(res.times.median()), round(res.least)

@@ -20,6 +20,7 @@ type machine struct {
 	System    string `json:"system"` // and the processor's architecture
 	Kernel    string `json:"kernel,omitempty"`
 	MPI       string `json:"mpi,omitempty"` // what mpirun says of itself; "" where there is none
+	GPU       string `json:"gpu,omitempty"` // the first one's name and the driver's version
 }
 
 func thisMachine(ctx context.Context) machine {
@@ -32,7 +33,19 @@ func thisMachine(ctx context.Context) machine {
 	if said, err := exec.CommandContext(ctx, "mpirun", "--version").Output(); err == nil {
 		m.MPI, _, _ = strings.Cut(string(said), "\n")
 	}
+	m.GPU = graphicsCard(ctx)
 	return m
+}
+
+// graphicsCard is the name of the first GPU and the version of its driver, such as "NVIDIA H100 80GB HBM3, 580.95.05", or
+// "" where there is none.
+func graphicsCard(ctx context.Context) string {
+	said, err := exec.CommandContext(ctx, "nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader").Output()
+	if err != nil {
+		return ""
+	}
+	first, _, _ := strings.Cut(string(said), "\n")
+	return strings.TrimSpace(first)
 }
 
 // field is the text after a name and a colon in such a file as /proc/cpuinfo.
@@ -65,7 +78,7 @@ func (m machine) String() string {
 		text += fmt.Sprintf(", %.0f GiB", math.Round(float64(m.Memory)/(1<<30)))
 	}
 	text += ", " + m.System
-	for _, more := range []string{m.Kernel, m.MPI} {
+	for _, more := range []string{m.Kernel, m.MPI, m.GPU} {
 		if more != "" {
 			text += ", " + more
 		}

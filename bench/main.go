@@ -21,7 +21,7 @@ import (
 
 // benchmarks are all there are; each has a file of its own name.
 var benchmarks = []func() *benchmark{newCollectives, newTraining, newData, newTensor, newZero, newZeroMemory,
-	newFlash, newPipeline, newHosts, newCell}
+	newFlash, newPipeline, newHosts, newCell, newGPU}
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -50,7 +50,7 @@ func newCommand() *cobra.Command {
 			return nil
 		},
 	}
-	root.AddCommand(installCommand(), tablesCommand(), rerunCommand())
+	root.AddCommand(installCommand(), tablesCommand(), rerunCommand(), packCommand())
 	for _, fresh := range benchmarks {
 		root.AddCommand(benchmarkCommand(fresh()))
 	}

@@ -31,7 +31,7 @@ const envPIDs = "SHARDBOOK_BENCH_PIDS"
 
 // TestMain makes the test's own binary a worker if it is started as one.
 func TestMain(m *testing.M) {
-	benchmarks = append(benchmarks, newFake)
+	benchmarks = append(benchmarks, newFake, newStagedFake)
 	if os.Getenv(envSocket) != "" || os.Getenv(envMain) != "" {
 		notePID()
 		main()
@@ -162,6 +162,12 @@ func TestBenchmarks(t *testing.T) {
 		{"flash", newFlash, "--sizes=400 --threads=1 --rounds=1", "flash blocks plain", 2, false, false},
 		{"flash of peers", newFlash, "--sizes=300 --rounds=1 --peers",
 			"flash blocks plain torch jax-naive jax-nn jax-chunked", 2, false, false},
+		{"gpu", newGPU, "--device=cpu --tiny --sizes=4096 --rounds=1 --peers=false", "xla", 4, false, false},
+		{"gpu of peers", newGPU, "--device=cpu --tiny --sizes=4096 --rounds=1 --precision=fp32 " +
+			"--impls=xla,jax,torch,flash,jax-cudnn,torch-cudnn", "xla jax torch", 4, false, false},
+		{"gpu of peers in bf16", newGPU, "--device=cpu --tiny --sizes=4096 --rounds=1 " +
+			"--impls=xla,jax,torch-compile,torch,flash,jax-cudnn,torch-cudnn,torch-flash", "xla jax torch-compile torch", 4, true,
+			false},
 		{"pipeline", newPipeline, "--d=6 --batch=8 --microbatches=4 --ms=0.5 --rounds=1", "simulated player-4:simulated", 9,
 			false, false},
 		{"pipeline of peers", newPipeline, "--d=6 --batch=8 --microbatches=4 --ms=1 --rounds=1 --peers",
@@ -176,7 +182,8 @@ func TestBenchmarks(t *testing.T) {
 			if test.full {
 				systest.FullOnly(t, test.name)
 			}
-			if strings.Contains(test.flags, "--peers") {
+			if strings.Contains(test.name, "of peers") || strings.Contains(test.flags, "--peers") && !strings.Contains(
+				test.flags, "--peers=false") {
 				if _, err := peersPython(os.Getenv(envPython)); err != nil {
 					systest.Skip(t, systest.NoPeers, err)
 				}
@@ -377,6 +384,15 @@ func TestBadArguments(t *testing.T) {
 		{"flash --sizes=0", "0 tokens, want 1 to"},
 		{"flash --threads=0", "--threads=0: want 1 or more"},
 		{"flash --worker=torch", `no implementation "torch"`},
+		{"gpu --device=tpu", `--device: "tpu", want cuda or cpu`},
+		{"gpu --only=train,nothing", `--only: "nothing", want train or attention`},
+		{"gpu --models=bert", `--models: "bert", want gpt2 or llama`},
+		{"gpu --batch=-1", "--batch=-1: want 1 to 4096 sequences"},
+		{"gpu --sizes=0", "0 tokens, want 1 to"},
+		{"gpu --precision=fp8", `--precision: "fp8", want bf16 or fp32`},
+		{"gpu --out=/no/such/folder/file --peers=false", "--out: open /no/such/folder/file"},
+		{"gpu --worker=jax", `no implementation "jax"`},
+		{"pack", "accepts 1 arg"},
 		{"rerun", "requires at least 1 arg"},
 		{"rerun 00-devices --rounds=0", "--rounds=0: want 1 or more"},
 		{"rerun nonsense", `no notebook "nonsense"`},

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -20,17 +21,20 @@ import (
 type settings struct {
 	peers, json bool
 	save        string   // a folder; "" is none
+	out         string   // a file; "" is none
 	only        []string // names of implementations; none means all
 	rounds      int
 	python      string
 }
 
 func (s *settings) flags(flags *pflag.FlagSet, b *benchmark) {
-	flags.BoolVar(&s.peers, "peers", false, "measure the peers too, and print ratios")
+	flags.BoolVar(&s.peers, "peers", b.peers, "measure the peers too, and print ratios")
 	flags.BoolVar(&s.json, "json", false, "print JSON lines, one for each case and implementation")
 	flags.StringVar(&s.save, "save", "",
 		"`folder` to write all that was measured into, as JSON; without a value bench/results")
 	flags.Lookup("save").NoOptDefVal = "bench/results"
+	flags.StringVar(&s.out, "out", "", "`file` to append JSON lines to as they come, so that a run that is cut off "+
+		"leaves what it has measured")
 	flags.StringSliceVar(&s.only, "impls", nil, "implementations to measure (default all)")
 	if !b.untimed {
 		flags.IntVar(&s.rounds, "rounds", 15, "samples of each case and implementation")
@@ -40,9 +44,9 @@ func (s *settings) flags(flags *pflag.FlagSet, b *benchmark) {
 }
 
 const (
-	// sampleMS is how long one sample should take: long enough that a scheduler's
+	// defaultSampleMS is how long one sample should take: long enough that a scheduler's
 	// hiccup does not decide it, short enough that a round's samples are neighbours.
-	sampleMS = 10
+	defaultSampleMS = 10
 
 	// maxCalls bounds the calls of one sample.
 	maxCalls = 2000
@@ -69,8 +73,12 @@ func (s settings) run(ctx context.Context, b *benchmark, report *report) error {
 		return err
 	}
 	defer os.RemoveAll(p.dir)
-	report.begin(ctx)
-
+	if err := report.begin(ctx); err != nil {
+		return err
+	}
+	if b.staged {
+		return s.runStaged(ctx, b, p, report, cases, implementations)
+	}
 	bar := notebook.NewBar(b.name, len(implementations)+len(cases)*s.rounds)
 	defer bar.Done()
 	workers, err := startWorkers(ctx, implementations, b, p, func(name string) { bar.Step("started %s", name) })
@@ -78,9 +86,7 @@ func (s settings) run(ctx context.Context, b *benchmark, report *report) error {
 	if err != nil {
 		return err
 	}
-	for _, w := range workers {
-		report.Versions[w.name] = w.versions
-	}
+	report.note(workers)
 	for _, c := range cases {
 		results, err := measure(ctx, c, workers, s.rounds, func() { bar.Step("%s", c.name) })
 		if addErr := report.add(c, results); addErr != nil {
@@ -147,23 +153,28 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 		if errors.As(err, &unsupported) {
 			fmt.Fprintf(os.Stderr, "bench: %s: without %s: %v\n", c.name, w.name, unsupported)
 			continue
-		} else if err != nil {
-			return nil, err
-		}
-		if w.role == limit { // it computes nothing
-			prepared.Values = want
-		}
-		if want == nil {
-			want = prepared.Values
-		}
-		if err := agree(prepared.Values, want, c.within); err != nil {
-			return nil, fmt.Errorf("%s: %w", w.name, err)
 		}
 		n := 0
-		if rounds > 0 {
-			if n, err = w.sampleCalls(ctx); err != nil {
+		if err == nil {
+			if w.role == limit { // it computes nothing
+				prepared.Values = want
+			}
+			if want == nil {
+				want = prepared.Values
+			}
+			if err = agree(prepared.Values, want, c.within); err != nil {
+				err = fmt.Errorf("%s: %w", w.name, err)
+			}
+		}
+		if err == nil && rounds > 0 {
+			n, err = w.sampleCalls(ctx, cmp.Or(c.sampleMS, defaultSampleMS))
+		}
+		if err != nil {
+			if c.failed == nil || ctx.Err() != nil {
 				return nil, err
 			}
+			c.failed(err)
+			continue
 		}
 		able, calls = append(able, w), append(calls, n)
 		results = append(results, result{w.implementation, nil, prepared.facts})
@@ -188,14 +199,17 @@ func measure(ctx context.Context, c testCase, workers []*worker, rounds int, onR
 	}
 	for _, w := range able {
 		if _, err := w.ask(ctx, request{Do: "finish"}); err != nil {
-			return nil, err
+			if c.failed == nil || ctx.Err() != nil {
+				return nil, err
+			}
+			c.failed(err)
 		}
 	}
 	return results, nil
 }
 
 // sampleCalls finds how many calls of the prepared case make a sample.
-func (w *worker) sampleCalls(ctx context.Context) (calls int, err error) {
+func (w *worker) sampleCalls(ctx context.Context, sampleMS float64) (calls int, err error) {
 	calls = 1
 	for range 3 { // the first sample is often slow
 		a, err := w.ask(ctx, request{Do: "sample", Calls: calls})

@@ -37,7 +37,12 @@ func (o outcome) heading() string {
 }
 
 // fileName is that of the outcomes of a benchmark on one kind of machine: a later run replaces it.
-func (o outcome) fileName() string { return o.Bench + "-" + o.Machine.fileName() + ".json" }
+func (o outcome) fileName() string {
+	if o.Bench == gpuName && o.Machine.GPU != "" {
+		o.Machine.Processor, _, _ = strings.Cut(o.Machine.GPU, ",")
+	}
+	return o.Bench + "-" + o.Machine.fileName() + ".json"
+}
 
 func (o outcome) write(path string) error {
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -58,7 +63,7 @@ func commandLine(cmd *cobra.Command) string {
 	cmd.Flags().Visit(func(f *pflag.Flag) {
 		value := strings.Trim(f.Value.String(), "[]")
 		switch {
-		case f.Name == "python":
+		case f.Name == "python", f.Name == "out":
 		case f.Value.Type() == "bool" && value == "true":
 			words = append(words, "--"+f.Name)
 		default:

@@ -44,6 +44,9 @@ type record struct {
 
 	details
 
+	// Values are those of facts, in which all implementations agree within the case's bounds.
+	Values []float64 `json:"values,omitempty"`
+
 	// Of training: see facts. The ratio is theirs over ours, against the implementation of the other side that takes
 	// least.
 	FirstMS    float64 `json:"first_ms,omitempty"`
@@ -70,6 +73,12 @@ type details struct {
 	// Of training on tokens: those of a step over its median time.
 	TokensPerSecond float64 `json:"tokens_per_s,omitempty"`
 
+	// Of a GPU: the FLOPs of a step's matmuls over its median time, in 10¹² a second, and as a part of the GPU's peak.
+	// MFU counts all scores of attention, CausalMFU and, of attention by itself, TFLOPS those that the mask leaves.
+	TFLOPS    float64 `json:"tflops,omitempty"`
+	MFU       float64 `json:"mfu,omitempty"`
+	CausalMFU float64 `json:"causal_mfu,omitempty"`
+
 	// Of stacks of equal blocks: the number of blocks, the size of one's weights, and
 	// that of a device's shard of all gradients.
 	Depth         int   `json:"depth,omitempty"`
@@ -88,7 +97,7 @@ type report struct {
 	*benchmark
 	settings
 	outcome
-	lines io.Writer
+	lines io.Writer // for JSON
 }
 
 func newReport(b *benchmark, s settings) *report {
@@ -100,20 +109,46 @@ func newReport(b *benchmark, s settings) *report {
 	return r
 }
 
-// begin notes the state of the machine before the first process is started.
-func (r *report) begin(ctx context.Context) {
+// begin notes the state of the machine before the first process is started, and says on what the lines are that follow
+// in the file of --out.
+func (r *report) begin(ctx context.Context) error {
 	r.Date, r.Load1 = time.Now().UTC().Truncate(time.Second), load1()
 	r.Machine = thisMachine(ctx)
+	if r.out == "" {
+		return nil
+	}
+	file, err := os.OpenFile(r.out, os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644) // open until the program ends
+	if err == nil {
+		err = json.NewEncoder(file).Encode(r.outcome)
+	}
+	if err != nil {
+		return fmt.Errorf("--out: %w", err)
+	}
+	r.lines = io.MultiWriter(r.lines, file)
+	return nil
+}
+
+// note notes the versions of workers.
+func (r *report) note(workers []*worker) {
+	for _, w := range workers {
+		r.Versions[w.name] = w.versions
+	}
 }
 
 // add reports a case.
 func (r *report) add(c testCase, results []result) error {
-	out := json.NewEncoder(r.lines)
-	load := load1()
-	for _, rec := range compare(r.name, c, results) {
-		rec.Load1 = load
-		r.Records = append(r.Records, rec)
-		if err := out.Encode(rec); err != nil {
+	records := compare(r.name, c, results)
+	err := r.write(records)
+	r.Records = append(r.Records, records...)
+	return err
+}
+
+// write writes records as lines of JSON, with the load.
+func (r *report) write(records []record) error {
+	out, load := json.NewEncoder(r.lines), load1()
+	for i := range records {
+		records[i].Load1 = load
+		if err := out.Encode(records[i]); err != nil {
 			return err
 		}
 	}
@@ -157,17 +192,17 @@ func (r *report) finish(ended error) error {
 	} else {
 		fmt.Fprintf(out, "%s\n\n%s", heading, tableText(r.Records))
 	}
-	if ended != nil {
-		return ended
-	}
 	if r.targets != nil {
 		for _, t := range r.targets(r.Records) {
 			fmt.Fprintln(out, t)
 		}
 	}
+	if ended != nil {
+		return ended
+	}
 	if r.save != "" {
 		path := filepath.Join(r.save, r.fileName())
-		if err := r.write(path); err != nil {
+		if err := r.outcome.write(path); err != nil {
 			return fmt.Errorf("--save: %w", err)
 		}
 		fmt.Fprintf(os.Stderr, "bench: wrote %s\n", path)

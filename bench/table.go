@@ -18,6 +18,9 @@ var columns = []struct {
 	{"ms", true, func(r record) string { return cell("%.4g", r.MedianMS) }},
 	{"tokens/s", true, func(r record) string { return cell("%.4g", r.TokensPerSecond) }},
 	{"bus GB/s", true, func(r record) string { return cell("%.4g", r.BusBW) }},
+	{"TFLOP/s", false, func(r record) string { return cell("%.4g", r.TFLOPS) }},
+	{"MFU %", false, func(r record) string { return cell("%.1f", 100*r.MFU) }},
+	{"causal MFU %", false, func(r record) string { return cell("%.1f", 100*r.CausalMFU) }},
 	{"over", false, func(r record) string { return r.Over }},
 	{"cost", false, func(r record) string { return cell("%.3f", r.Cost) }},
 	{"of least times", false, func(r record) string { return cell("%.3f", r.MinCost) }},
@@ -36,6 +39,7 @@ var columns = []struct {
 	{"ratio", false, func(r record) string { return cell("%.2f", r.MemoryRatio) }},
 	{"peak RSS MiB", true, func(r record) string { return mebibytes(r.PeakRSS) }},
 	{"rise of RSS MiB", false, func(r record) string { return mebibytes(r.ExtraRSS) }},
+	{"peak GiB of the GPU", false, func(r record) string { return cell("%.4g", float64(r.DevicePeak)/(1<<30)) }},
 	{"load", false, func(r record) string { return cell("%.1f", r.Load1) }},
 }
 

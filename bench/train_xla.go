@@ -236,7 +236,8 @@ func (t *trainSubject) step() (loss float64, err error) {
 func (t *trainSubject) memory() (footprint, error) {
 	if run, ok := t.run.(*train.Run); ok {
 		m, err := run.Memory()
-		return footprint{Arguments: m.Arguments, Outputs: m.Outputs - m.Aliased, Temporary: m.Temporary}, err
+		return footprint{Arguments: m.Arguments, Outputs: m.Outputs - m.Aliased, Temporary: m.Temporary,
+			DevicePeak: devicePeak(t.backend)}, err
 	}
 	m := t.run.(trainerRun).Memory()
 	return footprint{Arguments: m[memest.Parameters] + m[memest.Master] + m[memest.Optimizer],

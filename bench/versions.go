@@ -26,7 +26,12 @@ var loaded = versions{nameGo: strings.TrimPrefix(runtime.Version(), "go")}
 
 // openXLA opens CPU devices in a worker.
 func openXLA(ctx context.Context, devices int, options ...xla.Option) (*xla.Backend, error) {
-	backend, err := xla.OpenContext(ctx, append(options, xla.Devices(devices), xla.Plugin("cpu"))...)
+	return openPlugin(ctx, devices, append(options, xla.Plugin("cpu"))...)
+}
+
+// openPlugin opens devices of the plugin that the environment chooses, or an option.
+func openPlugin(ctx context.Context, devices int, options ...xla.Option) (*xla.Backend, error) {
+	backend, err := xla.OpenContext(ctx, append(options, xla.Devices(devices))...)
 	if err != nil {
 		return nil, err
 	}

@@ -17,7 +17,7 @@ import (
 )
 
 // patience bounds the time in which a worker starts, or answers one request.
-const patience = 3 * time.Minute
+const patience = 5 * time.Minute
 
 // grace is how long a program may take to end.
 const grace = 3 * time.Second

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from common import forget_peak, hashes, peak
+from common import forget_peak, peak, uniform
 from worker import Unsupported, serve
 
 SMALL = 128  # tokens of the cases that are done before anything is measured
@@ -21,14 +21,9 @@ TOLERANCE = 1e-5
 CHUNK = 256  # queries
 
 
-def data(number, elements):
-    unit = (hashes(number, elements) >> np.uint64(40)) / 2.0**24
-    return ((2 * unit - 1) * math.sqrt(3)).astype(np.float32)
-
-
 def fingerprint(result):
     result = np.ascontiguousarray(result, np.float64).ravel()
-    return float(data(3, result.size) @ result / math.sqrt(result.size))
+    return float(uniform(3, result.size) @ result / math.sqrt(result.size))
 
 
 def peak_rise(call):
@@ -61,7 +56,7 @@ class Attention:
         if self.holds_scores and not case.fits:
             raise Unsupported("too little free memory for the scores of all pairs")
         shape = (case.tokens, case.heads, case.width)
-        operands = [data(number, math.prod(shape)).reshape(shape) for number in range(3)]
+        operands = [uniform(number, math.prod(shape)).reshape(shape) for number in range(3)]
         if self.heads_first:
             operands = [array.transpose(1, 0, 2) for array in operands]
         self.call = self.build(case, [self.place(np.ascontiguousarray(array[None])) for array in operands])

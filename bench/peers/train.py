@@ -10,45 +10,57 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from common import forget_peak, hashes, peak
+from common import forget_peak, peak, uniform
 from worker import serve
 
 RATE, BETA1, BETA2, EPSILON, DECAY = 3e-4, 0.9, 0.999, 1e-8, 0.01  # of AdamW
 FIRST = 4  # steps whose losses are checked
 
 
-def weights(size):
-    """The initial weights by name; the order fixes the values. Matrices are (in, out)."""
-    d = size.d
-    shapes = {"tok": (size.vocab, d), "pos": (size.seq, d)}
+def shapes(size):
+    """The shapes of the parameters by name; the order fixes the initial values. Matrices are (in, out)."""
+    d, kv = size.d, getattr(size, "kv_heads", 0) or size.heads
+    hidden, gated = getattr(size, "hidden", 0) or 4 * d, getattr(size, "gated", False)
+    shapes = {"tok": (size.vocab, d)}
+    if getattr(size, "positions", "") != "rotary":
+        shapes["pos"] = (size.seq, d)
 
     def norm(name):
-        shapes.update({name + ".g": (d,), name + ".b": (d,)})
+        shapes[name + ".g"] = (d,)
+        if getattr(size, "norm", "") != "rmsnorm":
+            shapes[name + ".b"] = (d,)
 
     def linear(name, inputs, outputs):
-        shapes.update({name + ".w": (inputs, outputs), name + ".b": (outputs,)})
+        shapes[name + ".w"] = (inputs, outputs)
+        if not getattr(size, "no_bias", False):
+            shapes[name + ".b"] = (outputs,)
 
     for i in range(size.layers):
         block = f"h{i}."
         norm(block + "ln1")
-        linear(block + "qkv", d, 3 * d)
+        linear(block + "qkv", d, (size.heads + 2 * kv) * (d // size.heads))
         linear(block + "o", d, d)
         norm(block + "ln2")
-        linear(block + "up", d, 4 * d)
-        linear(block + "down", 4 * d, d)
+        if gated:
+            linear(block + "gate", d, hidden)
+        linear(block + "up", d, hidden)
+        linear(block + "down", hidden, d)
     norm("lnf")
     if not size.tied:
         shapes["head.w"] = (d, size.vocab)
+    return shapes
 
+
+def weights(size):
+    """The initial weights by name."""
     values = {}
-    for index, (name, shape) in enumerate(shapes.items()):
+    for index, (name, shape) in enumerate(shapes(size).items()):
         if name.endswith(".g"):
             values[name] = np.ones(shape, np.float32)
         elif name.endswith(".b"):
             values[name] = np.zeros(shape, np.float32)
         else:
-            unit = (hashes(index, math.prod(shape)) >> np.uint64(40)) / 2.0**24
-            values[name] = ((2 * unit - 1) * 0.02 * math.sqrt(3)).astype(np.float32).reshape(shape)
+            values[name] = uniform(index, math.prod(shape), 0.02).reshape(shape)
     return values
 
 

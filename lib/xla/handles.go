@@ -9,6 +9,8 @@ import (
 	"github.com/gomlx/compute"
 	goxla "github.com/gomlx/go-xla/compute/xla"
 	"github.com/gomlx/go-xla/pjrt"
+
+	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // The plugin's handles inside go-xla's types: as upstream.go, for what is only in the process that has the devices.
@@ -55,6 +57,15 @@ func replaceTable(b *goxla.Backend, name string, by func(table unsafe.Pointer) (
 	*table, *pluginName.of(&own) = other, name
 	*its, *backendPlugin.of(b) = &own, &own
 	return nil
+}
+
+// deviceMemory is [Backend.DeviceMemory].
+func (b *Backend) deviceMemory(device int) (m DeviceMemory, err error) {
+	client := *backendClient.of(b.Backend.(*goxla.Backend))
+	table := *pointerIn(unsafe.Pointer(*clientPlugin.of(client)), pluginAPI)
+	on := client.AddressableDevices()[b.physical(compute.DeviceNum(device))]
+	m.Used, m.Peak, m.Limit, err = plugin.DeviceMemory(table, deviceHandle(on))
+	return m, err
 }
 
 // executableHandle returns the C pointer (PJRT_Executable*) of a compiled program.

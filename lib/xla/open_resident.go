@@ -138,6 +138,11 @@ func (e *executable) met() error {
 	return err
 }
 
+// deviceMemory is [Backend.DeviceMemory].
+func (b *Backend) deviceMemory(device int) (DeviceMemory, error) {
+	return resident.Call[DeviceMemory](b.owner.conn, askDevice{b.owner.client, device})
+}
+
 // FreeMemory returns the memory of buffers that are free to the operating system, as debug.FreeOSMemory does for Go's.
 func FreeMemory() { memoryOf(true) }
 

@@ -45,6 +45,7 @@ func Lend(s *resident.Server) error {
 	resident.Handle(s, l.startProfile)
 	resident.Handle(s, l.endProfile)
 	resident.Handle(s, l.memory)
+	resident.Handle(s, l.deviceMemory)
 	return nil
 }
 

@@ -108,3 +108,11 @@ func (l *lender) memory(_ *resident.Session, ask askMemory) (is memoryIs, err er
 	is.Processor = ownTime()
 	return is, nil
 }
+
+func (l *lender) deviceMemory(_ *resident.Session, ask askDevice) (DeviceMemory, error) {
+	b, err := l.backend(ask.Client)
+	if err != nil {
+		return DeviceMemory{}, err
+	}
+	return b.DeviceMemory(ask.Device)
+}

@@ -37,6 +37,12 @@ type (
 		Used, Unused int
 		Processor    time.Duration
 	}
+
+	// askDevice asks for the memory of a device; the answer is DeviceMemory.
+	askDevice struct {
+		Client uint64
+		Device int
+	}
 )
 
 // ownTime is the processor time of this process.
