@@ -13,7 +13,7 @@ var sources = []string{
 	"kernel/doctor.go", "kernel/env.go", "kernel/gpu.go", "kernel/tools.go",
 	"internal/cache/dir.go", "internal/cache/space.go", "internal/cache/part.go:remedy",
 	"internal/pyenv/pyenv.go:Find",
-	"internal/plugin/plugin.go", "internal/plugin/inspect.go", "internal/plugin/flags.go",
+	"internal/plugin/plugin.go", "internal/plugin/platform.go", "internal/plugin/inspect.go", "internal/plugin/flags.go",
 	"internal/plugin/cuda.go", "internal/plugin/driver.go",
 	"lib/xla/backend.go", "lib/xla/open.go", "lib/xla/option.go", "lib/xla/canary.go:runCanaries",
 	"lib/xla/exhausted.go",
