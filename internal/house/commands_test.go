@@ -49,6 +49,9 @@ var checks = []struct {
 	// System packages are installed by hand; tests install Open MPI by the same line.
 	{`apt-get install `, (*trial).debian},
 	{`(mkdir -p|echo) `, func(*trial, command) {}},
+
+	// Tests of bench run the script of the pack.
+	{`(mkdir gpu && python3|sh gpu/run\.sh record)`, func(*trial, command) {}},
 	{`export [A-Z_]+=`, (*trial).setting},
 
 	// NVIDIA's profilers are said to be untried.

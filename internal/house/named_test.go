@@ -112,9 +112,9 @@ func (tr *trial) badge(c command) {
 	}
 }
 
-// variable checks that the code, or a script of docker, reads an environment variable.
+// variable checks that the code, or a script, reads an environment variable.
 func (tr *trial) variable(name string) {
-	for _, file := range tracked(tr.t, "*.go", "docker/*.sbatch") {
+	for _, file := range tracked(tr.t, "*.go", "docker/*.sbatch", "bench/*.sh") {
 		if text := read(tr.t, file); strings.Contains(text, `"`+name+`"`) || strings.Contains(text, "${"+name+":") {
 			return
 		}
