@@ -42,8 +42,7 @@ func setupCommand() *cobra.Command {
 			return setUp(cmd.Context(), k)
 		},
 	}
-	cmd.Flags().BoolVar(&cuda, "cuda", false, "also install XLA's plugin for NVIDIA GPUs, and NVIDIA's libraries "+
-		"(2 GB to download, 3 GB on the disk)")
+	cmd.Flags().BoolVar(&cuda, "cuda", false, "also install what NVIDIA GPUs need (2 GB to download, 3 GB on the disk)")
 	return cmd
 }
 

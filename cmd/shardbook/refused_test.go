@@ -45,7 +45,6 @@ surplus                                             | surplus
 --norm batch                                        | --norm is "batch"
 --dropout 1                                         | --dropout is 1
 --flash --dropout 0.1                               | --dropout is 0.1 with --flash
---flash --precision tf32                            | --precision is set with --flash
 --recompute half                                    | --recompute: 
 --activation tanh                                   | --activation is "tanh"
 --compress zip                                      | --compress: 

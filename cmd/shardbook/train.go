@@ -147,7 +147,7 @@ func (o *trainOptions) flags(f *pflag.FlagSet) {
 	add(&o.chart, "chart", "write the loss as a chart, to a file of .html or .svg")
 	add(&o.tensorboard, "tensorboard", "folder for TensorBoard: loss, learning rate, tokens/s, memory")
 	add(&o.log, "log", "write a line of JSON for each step to a file")
-	add(&o.trace, "trace", fmt.Sprintf("write a trace of the last %d steps to a file, in Chrome's format; on GPUs with kernels", tracedSteps))
+	add(&o.trace, "trace", fmt.Sprintf("write a trace of the last %d steps to a file, with GPUs' kernels (Chrome's format)", tracedSteps))
 	add(&o.json, "json", "print one JSON object at the end, and nothing else")
 	add(&o.sample, "sample", "bytes of text to generate with the trained model")
 	add(&o.prompt, "prompt", "beginning of the generated text")

@@ -25,7 +25,7 @@ var checks = []struct {
 
 	// Training is run with a small model and few steps; later flags win. Tests of cmd/shardbook check the output,
 	// resumed runs and the reference run, which takes longer.
-	{`shardbook train .*--(resume|reference|checkpoint)`, (*trial).flags},
+	{`shardbook train .*--(resume|reference|checkpoint|compile-for)`, (*trial).flags},
 	{`shardbook train `, func(tr *trial, c command) { tr.run(c, small) }},
 
 	// These run for long, or need the set-up or several hosts: tests of cmd/shardbook, kernel and notebooks run them.

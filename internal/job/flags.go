@@ -126,7 +126,7 @@ func (j *Job) run(f *pflag.FlagSet) {
 	add := flags.Adder(f)
 	add(&j.Steps, "steps", "training steps, counted from the first")
 	add(&j.Reference, "reference",
-		"benchmark run: fixed text, weights and optimizer, by default 4 layers of width 256")
+		"benchmark run: fixed text, weights, optimizer; by default 4 layers of width 256")
 	flags.Least(f, "1", "steps")
 	flags.Group(f, GroupRun)
 }
