@@ -114,7 +114,34 @@ func (p Plugin) Missing() (all, some []string) {
 	if p.Assembler() == "" {
 		all = append(all, "ptxas")
 	}
+	if !p.hasBitcode() {
+		all = append(all, "libdevice")
+	}
 	return all, some
+}
+
+// hasBitcode reports whether NVIDIA's library of functions for compilers is where XLA looks. Without it XLA crashes or
+// does not compile.
+func (p Plugin) hasBitcode() bool {
+	if len(p.bitcode()) > 0 || strings.Contains(os.Getenv("XLA_FLAGS"), cudaFlag) {
+		return true
+	}
+	found, _ := filepath.Glob("/usr/local/cuda*/nvvm/libdevice/libdevice*.bc")
+	return len(found) > 0
+}
+
+// bitcode lists pip's folders with that library.
+func (p Plugin) bitcode() []string {
+	return slices.Concat(p.site("cu[0-9]*", "nvvm", "libdevice"), p.site("cuda_nvcc", "nvvm", "libdevice"))
+}
+
+// complete returns an error that names what the plugin needs and nobody has installed.
+func (p Plugin) complete() error {
+	if missing, _ := p.Missing(); len(missing) > 0 {
+		return fmt.Errorf("plugin %q needs %s, which are not installed: run `shardbook setup --cuda`, which installs "+
+			"a plugin with all of them", p.Path, strings.Join(missing, ", "))
+	}
+	return nil
 }
 
 // Assembler returns the path of ptxas, without which XLA compiles nothing: pip's, that of the system's toolkit, or that
@@ -147,11 +174,7 @@ func (p Plugin) Driver() (Driver, error) {
 	if err != nil {
 		return d, err
 	}
-	if missing, _ := p.Missing(); len(missing) > 0 {
-		return d, fmt.Errorf("plugin %q needs %s, which are not installed: run `shardbook setup --cuda`, which installs "+
-			"a plugin with all of them", p.Path, strings.Join(missing, ", "))
-	}
-	return d, nil
+	return d, p.complete()
 }
 
 // cudaFlag is XLA's flag for the folder of the CUDA tools that it compiles with (ptxas, libdevice).
@@ -165,8 +188,7 @@ func (p Plugin) FindCUDA() {
 	if p.Platform != CUDA || strings.Contains(flags, cudaFlag) {
 		return
 	}
-	compilers := slices.Concat(p.site("cu[0-9]*", "nvvm", "libdevice"), p.site("cuda_nvcc", "nvvm", "libdevice"))
-	if len(compilers) > 0 {
+	if compilers := p.bitcode(); len(compilers) > 0 {
 		folder := filepath.Dir(filepath.Dir(compilers[0]))
 		os.Setenv("XLA_FLAGS", strings.TrimSpace(flags+" "+cudaFlag+"="+folder))
 	}

@@ -93,15 +93,16 @@ func TestMissing(t *testing.T) {
 	}
 	p := must.Get(Find("cuda", installed(t)))(t)
 	_, err := p.Driver()
-	if want := "needs libcudart.so.13, libcublas.so.13, libcublasLt.so.13, libcudnn.so.9, ptxas, which are not installed: " +
-		"run `shardbook setup --cuda`"; err == nil || !strings.Contains(err.Error(), want) {
+	if want := "needs libcudart.so.13, libcublas.so.13, libcublasLt.so.13, libcudnn.so.9, ptxas, libdevice, which are not " +
+		"installed: run `shardbook setup --cuda`"; err == nil || !strings.Contains(err.Error(), want) {
 		t.Errorf("%v, want %q", err, want)
 	}
-	if all, some := p.Missing(); len(all) != 5 || len(some) != 6 || some[3] != "libnccl.so.2 (collectives between GPUs)" {
+	if all, some := p.Missing(); len(all) != 6 || len(some) != 6 || some[3] != "libnccl.so.2 (collectives between GPUs)" {
 		t.Errorf("missing: %q, %q", all, some)
 	}
 	p = must.Get(Find("cuda", installed(t, "nvidia/cu13/lib/libcudart.so.13", "nvidia/cu13/lib/libcublas.so.13",
-		"nvidia/cu13/lib/libcublasLt.so.13", "nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cu13/bin/ptxas")))(t)
+		"nvidia/cu13/lib/libcublasLt.so.13", "nvidia/cudnn/lib/libcudnn.so.9", "nvidia/cu13/bin/ptxas",
+		"nvidia/cu13/nvvm/libdevice/libdevice.10.bc")))(t)
 	if d, err := p.Driver(); err != nil || len(d.GPUs) != 2 {
 		t.Errorf("with the libraries: %+v, %v", d, err)
 	}

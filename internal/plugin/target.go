@@ -21,6 +21,9 @@ var pairing sync.Mutex
 // CompileFor returns a function table (PJRT_Api*) for a client of XLA for CPUs (PJRT_Client*), through which the plugin
 // p compiles programs for n GPUs of a model that need not be here. The programs can be asked, but not run.
 func CompileFor(table, client unsafe.Pointer, p Plugin, gpu Model, n int) (unsafe.Pointer, error) {
+	if err := p.complete(); err != nil {
+		return nil, err
+	}
 	pairing.Lock()
 	defer pairing.Unlock()
 	path := C.CString(p.Path)
