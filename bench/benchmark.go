@@ -17,6 +17,9 @@ type benchmark struct {
 	// peers is whether the peers are measured without --peers.
 	peers bool
 
+	// rounds is the number of rounds by default; 0 means 15.
+	rounds int
+
 	// staged is set where not all processes can be there at the same time, as they share a device's memory: there are
 	// those of the class of the cases that are measured, started for them. An implementation that fails is left out.
 	staged bool

@@ -37,7 +37,7 @@ func (s *settings) flags(flags *pflag.FlagSet, b *benchmark) {
 		"leaves what it has measured")
 	flags.StringSliceVar(&s.only, "impls", nil, "implementations to measure (default all)")
 	if !b.untimed {
-		flags.IntVar(&s.rounds, "rounds", 15, "samples of each case and implementation")
+		flags.IntVar(&s.rounds, "rounds", cmp.Or(b.rounds, 15), "samples of each case and implementation")
 	}
 	flags.StringVar(&s.python, "python", os.Getenv(envPython),
 		"Python interpreter that has the peers (default $"+envPython+", else what \"bench install\" installed)")

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"sync"
 
 	"github.com/shardbook/shardbook/lib/notebook"
 )
@@ -13,7 +14,23 @@ import (
 // runStaged measures the cases of a staged benchmark. What fails is said, and left out; the error at the end names it.
 func (s settings) runStaged(ctx context.Context, b *benchmark, p place, report *report, cases []testCase,
 	implementations []implementation) error {
-	bar := notebook.NewBar(b.name, len(cases)*s.rounds*len(implementations))
+	of := func(class string) (able []implementation) {
+		for _, im := range implementations {
+			if im.class == class {
+				able = append(able, im)
+			}
+		}
+		return able
+	}
+	steps := 0
+	for _, c := range cases {
+		if c.apart {
+			steps += s.rounds * len(of(c.class))
+		} else {
+			steps += s.rounds
+		}
+	}
+	bar := notebook.NewBar(b.name, steps)
 	defer bar.Done()
 	r := stagedRun{settings: s, benchmark: b, place: p, report: report, bar: bar}
 	for len(cases) > 0 && ctx.Err() == nil {
@@ -21,16 +38,10 @@ func (s settings) runStaged(ctx context.Context, b *benchmark, p place, report *
 		for !first.apart && n < len(cases) && !cases[n].apart && cases[n].class == first.class {
 			n++
 		}
-		var able []implementation
-		for _, im := range implementations {
-			if im.class == first.class {
-				able = append(able, im)
-			}
-		}
 		if first.apart {
-			r.apart(ctx, first, able)
+			r.apart(ctx, first, of(first.class))
 		} else {
-			r.together(ctx, cases[:n], able)
+			r.together(ctx, cases[:n], of(first.class))
 		}
 		cases = cases[n:]
 	}
@@ -58,12 +69,19 @@ func (r *stagedRun) fail(err error) {
 	}
 }
 
-// start starts those implementations that can be.
+// start starts those implementations that can be, at the same time: importing PyTorch or JAX takes seconds.
 func (r *stagedRun) start(ctx context.Context, implementations []implementation) (workers []*worker) {
-	for _, im := range implementations {
-		started, err := startWorkers(ctx, []implementation{im}, r.benchmark, r.place, func(string) {})
-		workers = append(workers, started...)
-		r.fail(err)
+	started, errs := make([][]*worker, len(implementations)), make([]error, len(implementations))
+	var starting sync.WaitGroup
+	for i := range implementations {
+		starting.Go(func() {
+			started[i], errs[i] = startWorkers(ctx, implementations[i:i+1], r.benchmark, r.place, func(string) {})
+		})
+	}
+	starting.Wait()
+	for i := range implementations {
+		workers = append(workers, started[i]...)
+		r.fail(errs[i])
 	}
 	r.report.note(workers)
 	return workers
@@ -87,7 +105,7 @@ func (r *stagedRun) measure(ctx context.Context, c testCase, workers []*worker) 
 			r.fail(fmt.Errorf("%s: %w", c.name, err))
 		}
 	}
-	results, err := measure(ctx, c, workers, r.rounds, func() { r.bar.Step("%s", c.name) })
+	results, err := measure(ctx, c, workers, r.settings.rounds, func() { r.bar.Step("%s", c.name) })
 	c.failed(err)
 	return results
 }

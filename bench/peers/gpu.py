@@ -130,8 +130,9 @@ class JaxSteps(Jax, Steps):
     def build(self, size, first):
         jax = self.jax
         self.state = None
-        zeros = {name: np.zeros_like(value) for name, value in first.items()}
-        self.state = jax.block_until_ready(jax.device_put((first, zeros, zeros, np.float32(0)), self.device))
+        w = jax.device_put(first, self.device)
+        m, v = (jax.tree.map(jax.numpy.zeros_like, w) for _ in range(2))
+        self.state = jax.block_until_ready((w, m, v, jax.device_put(np.float32(0), self.device)))
         self.jit = jax.jit(self.step_of(size), donate_argnums=0)
         self.program = None
 

@@ -100,6 +100,15 @@ func (tr *trial) debian(c command) {
 	}
 }
 
+// packed checks that the script that bench pack packs has the parts.
+func (tr *trial) packed(c command) {
+	for _, part := range strings.Fields(c.text)[3:] {
+		if !strings.Contains(read(tr.t, "bench/pack.sh"), "\n\t"+part+") ") {
+			tr.t.Errorf("%s: %s: the script has no part %s", c.at, c.text, part)
+		}
+	}
+}
+
 func (tr *trial) setting(c command) {
 	name, _, _ := strings.Cut(strings.TrimPrefix(c.text, "export "), "=")
 	tr.variable(name)
