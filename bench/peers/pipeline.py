@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed import pipelining
 
-from flash import data
+from common import uniform
 from train import FIRST
 from worker import Unsupported, serve
 
@@ -64,7 +64,7 @@ def stack(size, layers):
     modules = []
     for number in layers:
         linear = nn.Linear(size.width, size.width)
-        w = data(number, size.width**2).reshape(size.width, size.width) * math.sqrt(2 / size.width)
+        w = uniform(number, size.width**2).reshape(size.width, size.width) * math.sqrt(2 / size.width)
         with torch.no_grad():
             linear.weight.copy_(torch.from_numpy(w).T)
             linear.bias.zero_()
@@ -73,7 +73,7 @@ def stack(size, layers):
 
 
 def batch(size):
-    arrays = (data(size.layers + k, size.rows * size.width) for k in range(2))
+    arrays = (uniform(size.layers + k, size.rows * size.width) for k in range(2))
     return [torch.from_numpy(array.reshape(size.rows, size.width)) for array in arrays]
 
 

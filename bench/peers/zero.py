@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import train
-from flash import data
+from common import uniform
 from worker import serve
 
 
@@ -22,10 +22,10 @@ class Stack(train.Jax):
 
     def prepare(self, case):
         size = SimpleNamespace(**case)
-        weights = [data(number, size.width**2).reshape(size.width, size.width) / math.sqrt(size.width)
+        weights = [uniform(number, size.width**2).reshape(size.width, size.width) / math.sqrt(size.width)
                    for number in range(2 * size.depth)]
         first = list(zip(weights[::2], weights[1::2]))
-        batch = [data(2 * size.depth + k, size.rows * size.width).reshape(size.rows, size.width) for k in range(2)]
+        batch = [uniform(2 * size.depth + k, size.rows * size.width).reshape(size.rows, size.width) for k in range(2)]
         self.build(first)
         return self.first([self.jax.device_put(batch, self.rows)] * train.FIRST)
 
