@@ -26,9 +26,8 @@ func (t *training) openDevices(ctx context.Context, n, each int) (*xla.Backend, 
 	found, err := plugin.Find(os.Getenv(plugin.Env), dir)
 	if err == nil && found.Platform == plugin.CUDA {
 		local, err := strconv.Atoi(os.Getenv("OMPI_COMM_WORLD_LOCAL_RANK"))
-		_, chosen := os.LookupEnv(visibleGPUs)
-		if gpus := plugin.GPUs(); err == nil && !chosen {
-			os.Setenv(visibleGPUs, gpusFrom(local*each, gpus))
+		if gpus := plugin.GPUs(); err == nil && gpus > 0 {
+			os.Setenv(visibleGPUs, gpusFrom(local*each, gpus, os.Getenv(visibleGPUs)))
 		}
 		if share := sharedGPUs(n, each, plugin.GPUs()); share > 0 {
 			options = append(options, xla.Share(share))
@@ -40,11 +39,15 @@ func (t *training) openDevices(ctx context.Context, n, each int) (*xla.Backend, 
 // visibleGPUs names CUDA's variable with the numbers of the GPUs that a process uses, in order.
 const visibleGPUs = "CUDA_VISIBLE_DEVICES"
 
-// gpusFrom lists all GPUs from one on, around.
-func gpusFrom(first, gpus int) string {
+// gpusFrom lists all GPUs from one on, around: those of a list, or all if it is empty.
+func gpusFrom(first, gpus int, of string) string {
+	named := strings.Split(of, ",")
 	list := make([]string, gpus)
 	for i := range list {
-		list[i] = fmt.Sprint((first + i) % gpus)
+		at := (first + i) % gpus
+		if list[i] = fmt.Sprint(at); of != "" {
+			list[i] = strings.TrimSpace(named[at])
+		}
 	}
 	return strings.Join(list, ",")
 }

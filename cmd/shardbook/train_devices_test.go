@@ -11,11 +11,11 @@ func TestSharedGPUs(t *testing.T) {
 		}
 	}
 	for first, want := range []string{"0,1,2", "1,2,0", "2,0,1", "0,1,2"} {
-		if got := gpusFrom(first, 3); got != want {
+		if got := gpusFrom(first, 3, ""); got != want {
 			t.Errorf("from %d: %s, want %s", first, got, want)
 		}
 	}
-	if got := gpusFrom(2, 0); got != "" {
-		t.Errorf("without GPUs: %q", got)
+	if got := gpusFrom(4, 3, "7, 5,GPU-1"); got != "5,GPU-1,7" {
+		t.Errorf("of a list: %q", got)
 	}
 }

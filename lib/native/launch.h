@@ -62,7 +62,7 @@ static foreign_error *native_cuda_failed(foreign_frame *f, const native_global *
 	native_cuda.text(code, &text);
 	if (code == 209) remedy = ": the architecture is not that of this GPU: compile for it, or leave native.Architecture out";
 	if (code == 1 || code == 701) remedy = ": a block has at most 1024 threads, with what the GPU has of shared memory, and a grid 65535 blocks in y and z: change native.Launch";
-	if (code == 2) remedy = ": leave memory to CUDA beside what XLA allocates (XLA_PYTHON_CLIENT_MEM_FRACTION)";
+	if (code == 2) remedy = ": XLA or another process has the memory: take a smaller batch, or fewer processes on this GPU";
 	snprintf(message, sizeof message, "CUDA kernel %s (for %s): %s: %s, %s%s", k->called, k->image->architecture, what, name, text, remedy);
 	return foreign_fail(f, message);
 }

@@ -122,7 +122,8 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.Name
 	for i := range visible {
 		visible[i] = int64(i)
 	}
-	return pjrt.NamedValuesMap{"visible_devices": visible, "memory_fraction": float32(gpuShare)}, nil
+	return pjrt.NamedValuesMap{"visible_devices": visible, "memory_fraction": float32(gpuShare),
+		"preallocate": false}, nil
 }
 
 // gpuShare is the most of a GPU's memory that XLA takes for arrays. It takes memory as it needs it (go-xla sets
