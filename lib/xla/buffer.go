@@ -19,7 +19,7 @@ type buffer struct {
 	entry   *entry
 }
 
-// own returns a function that wraps a buffer that go-xla made for a device, or passes on the error with which it did not.
+// own returns a function that wraps a buffer that go-xla made for a device, or passes on the error if it did not.
 func (b *Backend) own(device compute.DeviceNum) func(inner compute.Buffer, err error) (compute.Buffer, error) {
 	return func(inner compute.Buffer, err error) (compute.Buffer, error) {
 		if err != nil {
