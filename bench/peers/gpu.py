@@ -19,7 +19,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from common import hashes, uniform
-from train import BETA1, BETA2, DECAY, EPSILON, FIRST, RATE, Trainer, jax_adamw, weights
+from train import BETA1, BETA2, DECAY, EPSILON, FIRST, RATE, Trainer, jax_cross_entropy, jax_step_of, weights
 from worker import serve
 
 TOKENS = 1 << 20  # the index of the first batch's random numbers; parameters have those from 0
@@ -181,14 +181,9 @@ class JaxSteps(Jax, Steps):
                     y = jax.nn.gelu(linear(y, block + "up"))
                 x = x + linear(y, block + "down")
             scores = (norm(x, "lnf") @ (w["tok"].T if size.tied else w["head.w"])).astype(jnp.float32)
-            hit = jnp.take_along_axis(scores, targets[..., None], -1)[..., 0]
-            return (jax.nn.logsumexp(scores, -1) - hit).mean()
+            return jax_cross_entropy(scores, targets)
 
-        def step(state, inputs, targets):
-            loss, g = jax.value_and_grad(loss_of)(state[0], inputs, targets)
-            return jax_adamw(state, g), loss
-
-        return step
+        return jax_step_of(loss_of)
 
     def place(self, tokens):
         return self.jax.block_until_ready(self.jax.device_put(tokens.astype(np.int32), self.device))

@@ -214,8 +214,23 @@ def jax_step(size, between=lambda x: x, heads=lambda x: x):
             x = between(x + linear(mixed.reshape(x.shape), block + "o"))
             x = between(x + linear(jax.nn.gelu(linear(norm(x, block + "ln2"), block + "up")), block + "down"))
         scores = norm(x, "lnf") @ (w["tok"].T if size.tied else w["head.w"])
-        hit = jnp.take_along_axis(scores, targets[..., None], -1)[..., 0]
-        return (jax.nn.logsumexp(scores, -1) - hit).mean()
+        return jax_cross_entropy(scores, targets)
+
+    return jax_step_of(loss_of)
+
+
+def jax_cross_entropy(scores, targets):
+    """The mean over all tokens."""
+    import jax
+    import jax.numpy as jnp
+
+    hit = jnp.take_along_axis(scores, targets[..., None], -1)[..., 0]
+    return (jax.nn.logsumexp(scores, -1) - hit).mean()
+
+
+def jax_step_of(loss_of):
+    """A training step of a loss of parameters, inputs and targets."""
+    import jax
 
     def step(state, inputs, targets):
         loss, g = jax.value_and_grad(loss_of)(state[0], inputs, targets)

@@ -45,10 +45,16 @@ func (t *training) compile(ctx context.Context) error {
 
 // validateCompile returns an error for what --compile-for cannot do, because it does not train.
 func (o *trainOptions) validateCompile() error {
-	for name, is := range map[string]bool{"checkpoint": o.checkpoint != "", "sample": o.sample > 0, "log": o.log != "",
-		"trace": o.trace != "", "chart": o.chart != "", "tensorboard": o.tensorboard != "", "engine": o.engine == engineMPI} {
-		if o.compileFor != "" && is {
-			return errors.New("--compile-for compiles, and trains nothing: leave out --" + name)
+	if o.compileFor == "" {
+		return nil
+	}
+	for _, given := range []struct {
+		flag string
+		is   bool
+	}{{"checkpoint", o.checkpoint != ""}, {"sample", o.sample > 0}, {"log", o.log != ""}, {"trace", o.trace != ""},
+		{"chart", o.chart != ""}, {"tensorboard", o.tensorboard != ""}, {"engine", o.engine == engineMPI}} {
+		if given.is {
+			return errors.New("--compile-for compiles, and trains nothing: leave out --" + given.flag)
 		}
 	}
 	return nil

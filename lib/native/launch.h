@@ -67,6 +67,16 @@ static foreign_error *native_cuda_failed(foreign_frame *f, const native_global *
 	return foreign_fail(f, message);
 }
 
+// native_launch_failed returns the error of a launch.
+static foreign_error *native_launch_failed(foreign_frame *f, const native_global *k, native_dim3 grid, native_dim3 block,
+		int64_t shared, int code) {
+	char what[200];
+	snprintf(what, sizeof what, "launching a grid of %lld × %lld × %lld blocks of %lld × %lld × %lld threads, with %lld bytes "
+		"of shared memory", (long long)grid.x, (long long)grid.y, (long long)grid.z, (long long)block.x, (long long)block.y,
+		(long long)block.z, (long long)shared);
+	return native_cuda_failed(f, k, what, code);
+}
+
 // native_launch runs a kernel of n parameters, each a slice in two words, on the stream of the call.
 static foreign_error *native_launch(foreign_frame *f, native_global *k, native_dim3 grid, native_dim3 block, int64_t shared,
 		uint64_t *words, int n) {
@@ -87,14 +97,11 @@ static foreign_error *native_launch(foreign_frame *f, native_global *k, native_d
 	pthread_mutex_unlock(&image->lock);
 	if (code) return native_cuda_failed(f, k, "it cannot be loaded", code);
 
-	char what[200];
-	snprintf(what, sizeof what, "launching a grid of %lld × %lld × %lld blocks of %lld × %lld × %lld threads, with %lld bytes "
-		"of shared memory", (long long)grid.x, (long long)grid.y, (long long)grid.z, (long long)block.x, (long long)block.y,
-		(long long)block.z, (long long)shared);
 	if (grid.x == 0 || grid.y == 0 || grid.z == 0) return NULL; // no elements
 	const int64_t all[] = {grid.x, grid.y, grid.z, block.x, block.y, block.z, shared};
 	for (int i = 0; i < 7; i++)
-		if (all[i] < 0 || all[i] > INT32_MAX) return native_cuda_failed(f, k, what, 1 /* CUDA_ERROR_INVALID_VALUE */);
+		if (all[i] < 0 || all[i] > INT32_MAX)
+			return native_launch_failed(f, k, grid, block, shared, 1 /* CUDA_ERROR_INVALID_VALUE */);
 	if (shared > 48 << 10) // what a kernel may have without being asked for
 		code = native_cuda.allow(8 /* MAX_DYNAMIC_SHARED_SIZE_BYTES */, (int)shared, k->function, device.device);
 	void *parameters[n];
@@ -102,7 +109,7 @@ static foreign_error *native_launch(foreign_frame *f, native_global *k, native_d
 	if (!code)
 		code = native_cuda.run(k->function, (unsigned)grid.x, (unsigned)grid.y, (unsigned)grid.z, (unsigned)block.x,
 			(unsigned)block.y, (unsigned)block.z, (unsigned)shared, stream.stream, parameters, NULL);
-	return code ? native_cuda_failed(f, k, what, code) : NULL;
+	return code ? native_launch_failed(f, k, grid, block, shared, code) : NULL;
 }
 
 // What the expressions of native.Launch are written with, beside n[i], the number of elements of parameter i.
