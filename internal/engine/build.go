@@ -145,18 +145,18 @@ func (b *build) do(op step.Op) {
 func (b *build) view(matrix *graph.Node, at int) *graph.Node {
 	offset, length, shape := b.offsets[at], b.lengths[at], b.tree[at].Shape
 	x := graph.Slice(matrix, graph.AxisRange(), graph.AxisRange(offset, offset+length))
-	x = graph.Reshape(x, b.shards*length)
+	x = graph.Reshape(x, b.unitOf[at].n*length)
 	return graph.Reshape(graph.Slice(x, graph.AxisRange(0, shape.Size())), shape.Dimensions...)
 }
 
 // columns returns a parameter as columns of its unit's matrix: a row for each shard, padded with zeros.
 func (b *build) columns(at int, x *graph.Node) *graph.Node {
-	length := b.lengths[at]
+	length, shards := b.lengths[at], b.unitOf[at].n
 	flat := graph.Reshape(x, x.Shape().Size())
-	if missing := b.shards*length - flat.Shape().Size(); missing > 0 {
+	if missing := shards*length - flat.Shape().Size(); missing > 0 {
 		flat = graph.Pad(flat, graph.ScalarZero(b.g, flat.DType()), compute.PadAxis{End: missing})
 	}
-	return graph.Reshape(flat, b.shards, length)
+	return graph.Reshape(flat, shards, length)
 }
 
 // gather gathers a unit's parameters from the shards of the rank's devices.
@@ -178,7 +178,7 @@ func (b *build) operands(op step.Op) chain.Operands {
 		rows := graph.Const(b.g, uint32(x.Shape().Dim(0)))
 		device := graph.Const(b.g, uint32(0))
 		if b.devices() > 1 {
-			device = graph.ConvertDType(collective.Rank(b.g, b.Mesh[0].Name), dtypes.Uint32)
+			device = graph.ConvertDType(collective.Rank(b.g, b.examples()...), dtypes.Uint32)
 		}
 		o.Row = graph.Add(b.number(rowSlot, op.Micro), graph.Mul(device, rows))
 	}

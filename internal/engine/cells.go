@@ -15,12 +15,14 @@ import (
 
 // entry is one of the arrays that train.Recipe.State lists, and which part of it a device has.
 type entry struct {
-	spec   params.Spec // of the full array
-	first  int         // the first rank that has it
-	cut    *params.Cut // between tensor-parallel devices; nil is none
-	flat   int         // elements of a ZeRO shard; 0 if it is not sharded
-	cell   int         // index of the cell that has it, in the type of the master weights
-	offset int         // its first column there, if it is sharded
+	spec  params.Spec // of the array, or, with apart, of the rank's part of it
+	first int         // the first rank that has it
+	apart *params.Cut // between ranks; nil is none
+	cut   *params.Cut // between the rank's devices; nil is none
+	shards
+	flat   int // elements of a ZeRO shard; 0 if it is not sharded
+	cell   int // index of the cell that has it, in the type of the master weights
+	offset int // its first column there, if it is sharded
 }
 
 // cell is an array that a rank's devices hold between steps: an entry, or the matrix of a unit of sharded entries, with
@@ -30,7 +32,7 @@ type cell struct {
 	shape shapes.Shape // on each device
 	on    xla.Placement
 	of    []int // entries
-	cuts  int   // tensor-parallel devices with different parts
+	cuts  int   // devices with different parts
 	full  bool  // all rows, on each device
 	host  bool  // in host memory between steps
 }
@@ -43,24 +45,32 @@ func (o *own) listEntries() {
 	o.statesOf = make([][]int, n)
 	all := o.recipe.State()
 	for i := range o.full {
-		o.entries = append(o.entries, entry{spec: all[i], first: o.firsts[all[i].Name], cut: o.cuts[i]})
-		if o.flat {
-			o.entries[i].flat = o.lengths[i]
+		name := all[i].Name
+		e := entry{spec: all[i], first: o.firsts[name], apart: o.experts[name], cut: o.cuts[i], shards: o.unitOf[i].shards}
+		if e.spec.Shape = e.apart.Part(e.spec.Shape); o.flat {
+			e.flat = o.lengths[i]
 		}
+		o.entries = append(o.entries, e)
 	}
 	for i := range o.full {
 		param, part := o.full.As(o.policy.Params)[i], optim.CutOf(o.cuts[i])
 		if o.flat {
 			param, part = o.tree[i], optim.Flat{Length: o.lengths[i]}
 		}
-		for _, s := range rule.States(param, part) {
+		of := o.entries[i]
+		whole := rule.States(all[i], optim.CutOf(of.apart))
+		for j, s := range rule.States(param, part) {
 			k := len(o.entries)
-			e := entry{spec: all[k], first: o.entries[i].first}
-			switch cut := o.cuts[i]; {
+			e := entry{spec: all[k], first: of.first, shards: of.shards}
+			if of.apart != nil && whole[j].Axis >= 0 {
+				e.apart = of.apart.On(whole[j].Axis)
+				e.spec.Shape = e.apart.Part(e.spec.Shape)
+			}
+			switch {
 			case s.Axis >= 0 && o.flat:
-				e.cut, e.flat = cut, s.Spec.Size()
-			case s.Axis >= 0 && cut != nil:
-				e.cut = &params.Cut{Axis: s.Axis, Index: cut.Index}
+				e.cut, e.flat = of.cut, s.Spec.Size()
+			case s.Axis >= 0 && of.cut != nil:
+				e.cut = of.cut.On(s.Axis)
 			}
 			o.entries, o.statesOf[i] = append(o.entries, e), append(o.statesOf[i], k)
 		}
@@ -96,11 +106,15 @@ func (o *own) listCells() {
 		if o.flat && i < n {
 			continue
 		}
-		c := cell{kind: memest.Optimizer, of: []int{i}, shape: e.cut.Part(e.spec.Shape), cuts: ranks(e.cut)}
-		if c.on = o.rows(e.cut != nil, e.flat > 0); e.flat > 0 {
-			c.shape = shapes.Make(e.spec.Shape.DType, e.flat)
-		} else if e.cut != nil {
-			c.on = xla.Shard(e.cut.Axis, o.Shards.Axis)
+		c := cell{kind: memest.Optimizer, of: []int{i}, shape: e.cut.Part(e.spec.Shape), cuts: ranks(e.cut),
+			on: xla.Replicated()}
+		switch {
+		case e.flat > 0 && e.cut != nil:
+			c.shape, c.on = shapes.Make(e.spec.Shape.DType, e.flat), rows(e.cut.Along, e.within)
+		case e.flat > 0:
+			c.shape, c.on = shapes.Make(e.spec.Shape.DType, e.flat), rows(e.within)
+		case e.cut != nil:
+			c.on = xla.Shard(e.cut.Axis, e.cut.Along...)
 		}
 		if e.cell = len(o.cells); i < n {
 			c.kind, o.weights[i] = memest.Parameters, e.cell
@@ -118,7 +132,7 @@ func (o *own) addUnit(u *unit, kind memest.Kind, full bool) {
 	if c.shape = shapes.Make(o.policy.Compute, u.size); kind == memest.Master {
 		c.shape.DType = o.policy.Params
 	} else if full {
-		c.shape = shapes.Make(o.policy.Compute, o.shards, u.size)
+		c.shape = shapes.Make(o.policy.Compute, u.n, u.size)
 	}
 	for _, at := range u.members {
 		o.entries[at].cell, o.entries[at].offset = len(o.cells), o.offsets[at]
@@ -198,18 +212,16 @@ func (o *own) listHosted() {
 }
 
 // unitPlacement returns the placement of a unit's matrix, or of a shard of it.
-func (o *own) unitPlacement(u *unit, sharded bool) xla.Placement { return o.rows(u.cuts > 1, sharded) }
-
-// rows returns the placement of a matrix whose rows are on different tensor-parallel devices (cut), or on different
-// devices that shard the state (sharded).
-func (o *own) rows(cut, sharded bool) xla.Placement {
-	var axes []string
-	if cut {
-		axes = append(axes, o.Shards.Axis)
-	}
+func (o *own) unitPlacement(u *unit, sharded bool) xla.Placement {
 	if sharded {
-		axes = append(axes, o.within...)
+		return rows(u.along, u.within)
 	}
+	return rows(u.along)
+}
+
+// rows returns the placement of a matrix whose rows are on different devices along mesh axes.
+func rows(along ...[]string) xla.Placement {
+	axes := slices.Concat(along...)
 	if len(axes) == 0 {
 		return xla.Replicated()
 	}
@@ -223,7 +235,7 @@ func (o *own) apart() xla.Placement {
 
 // activations is the placement of the activations between blocks.
 func (o *own) activations() xla.Placement {
-	on := xla.Shard(0, train.Axis)
+	on := xla.Shard(0, o.examples()...)
 	if len(o.Shards.Between) > 0 {
 		on = on.And(1, o.Shards.Between...)
 	}
@@ -259,12 +271,13 @@ func Bytes(s Spec, rank int) (map[memest.Kind]int64, error) {
 			}
 		}
 	}
-	rows := o.shards
-	if o.reducesEach() {
-		rows = 1
-	}
+	each := o.reducesEach()
 	for _, number := range o.order {
-		kinds[memest.Gradients] += shapes.Make(o.policy.Reduce, rows, o.units[number].size).ByteSize()
+		u, rows := o.units[number], 1
+		if !each {
+			rows = u.n
+		}
+		kinds[memest.Gradients] += shapes.Make(o.policy.Reduce, rows, u.size).ByteSize()
 	}
 	return kinds, nil
 }
@@ -286,14 +299,14 @@ func Sizes(s Spec) (step.Sizes, error) {
 			if sizes.Full[number] > 0 {
 				continue
 			}
-			full := int64(o.shards * u.size)
+			full := int64(u.n * u.size)
 			sizes.Full[number] = full * int64(o.policy.Compute.Size())
 			sizes.Sum[number] = full * int64(o.policy.Reduce.Size())
-			sizes.Reduced[number] = sizes.Sum[number] / int64(o.shards)
+			sizes.Reduced[number] = sizes.Sum[number] / int64(u.n)
 			for _, k := range o.statesOn(number) {
 				sizes.States[number] += o.cells[k].shape.ByteSize()
 			}
-			if o.shards > 1 && gathered[number] {
+			if u.n > 1 && gathered[number] {
 				continue
 			}
 			for _, k := range o.cellsOf(u) {
@@ -306,7 +319,7 @@ func Sizes(s Spec) (step.Sizes, error) {
 
 // reducesEach reports whether the gradients of each micro-batch are reduced to shards, not accumulated in full.
 func (o *own) reducesEach() bool {
-	return o.shards > 1 && slices.ContainsFunc(o.Plans[0].Ranks[o.rank], func(op step.Op) bool {
+	return o.sharded && slices.ContainsFunc(o.Plans[0].Ranks[o.rank], func(op step.Op) bool {
 		return op.Kind == step.Wait && op.Of == step.Reduce
 	})
 }

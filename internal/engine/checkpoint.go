@@ -121,15 +121,17 @@ func (r *Rank) written(ctx context.Context) (parts []checkpoint.Part, err error)
 	if r.server != nil {
 		return r.server.Parts(r.steps)
 	}
+	all := r.own.recipe.State()
 	for i, e := range r.own.entries {
-		part, mine := checkpoint.Part{Spec: e.spec}, e.first == r.own.rank
-		switch spread := e.flat > 0 && r.groups[r.axis] != nil; {
-		case spread && e.cut == nil: // each rank has a range of it
-			if mine = slices.Contains(r.sharers(e.first), r.own.rank); mine {
-				part.From = r.shardIndex * e.flat
-				part.Value, err = r.own.held(i, r.cellNow, r.shardIndex)
+		part, mine := checkpoint.Part{Spec: all[i]}, e.first == r.own.rank
+		switch spread := e.flat > 0 && r.groups[e.axis] != nil; {
+		case spread && e.cut == nil && e.apart == nil: // each rank has a range of it
+			shards, _ := r.Plans[0].Axis(e.axis)
+			if mine = slices.Contains(shards.Group(e.first), r.own.rank); mine {
+				part.From = r.index(e.axis) * e.flat
+				part.Value, err = r.own.held(i, r.cellNow, r.index)
 			}
-		case spread || mine:
+		case spread || mine || e.apart != nil:
 			part.Value, err = r.entry(ctx, i)
 		}
 		if err != nil {

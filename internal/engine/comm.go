@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync/atomic"
 	"unsafe"
 
@@ -128,7 +129,7 @@ func (r *Rank) received(a *arrival) (*dtensor.Tensor, error) {
 func (p *play) globalShape(local shapes.Shape) shapes.Shape {
 	full := local.Clone()
 	for _, a := range p.Mesh {
-		if a.Name == p.Mesh[0].Name {
+		if slices.Contains(p.own.examples(), a.Name) {
 			full.Dimensions[0] *= a.Size
 		}
 		for _, name := range p.Shards.Between {
@@ -185,7 +186,7 @@ func caught(do func() error) (err error) {
 // gatherUnit gathers a unit's parameters from the ranks' shards.
 func (p *play) gatherUnit(i int, op step.Op) (err error) {
 	u, grads, cell := p.own.units[op.Unit], p.gradsOf(op.Unit), p.own.cellOf(op.Unit)
-	full, on := shapes.Make(p.policy.Compute, u.cuts*p.shards, u.size), p.own.unitPlacement(u, false)
+	full, on := shapes.Make(p.policy.Compute, u.cuts*u.n, u.size), p.own.unitPlacement(u, false)
 	shard, resident := p.cells[cell], p.flow.Resident[op.Unit]
 	into, at := shard, &p.cells[cell]
 	if !resident {
@@ -221,7 +222,7 @@ func (p *play) collect(g group.Group, kind group.Kind, in *dtensor.Tensor, a *ar
 	from, err := p.memoryOf(in)
 	if err == nil && u.cuts > 1 && kind == group.KindReduceScatter {
 		var rows *tensors.Tensor
-		if rows, err = swapped(from.staged, u.cuts, p.shards); err == nil {
+		if rows, err = swapped(from.staged, u.cuts, u.n); err == nil {
 			err = from.stage(rows)
 		}
 	}
@@ -249,9 +250,9 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 		}
 	}
 	scatter := op.Axis == u.Shard
-	bytes := shapes.Make(p.policy.Reduce, u.cuts*p.shards, u.size).ByteSize()
+	bytes := shapes.Make(p.policy.Reduce, u.cuts*u.n, u.size).ByteSize()
 	if !first {
-		bytes /= int64(p.shards / p.perRank)
+		bytes /= int64(u.n / u.perRank)
 	}
 	if hooked := p.hook != nil && !scatter; !hooked {
 		p.traffic.sent[op.Axis] += bytes
@@ -284,7 +285,7 @@ func (p *play) reduceUnit(i int, op step.Op) error {
 		}
 		if first && g.reduced != nil { // accumulates over micro-batches
 			added = to
-			to, err = p.plus(g.reduced, to, p.own.unitPlacement(u, p.shards > 1))
+			to, err = p.plus(g.reduced, to, p.own.unitPlacement(u, u.n > 1))
 		}
 		g.reduced = to
 		return err
@@ -316,7 +317,7 @@ func (p *play) addEach(op step.Op, u *unit, on *dtensor.Tensor, bytes *atomic.In
 	if err != nil || m.staged == nil {
 		return on, err
 	}
-	return p.arrays.place(memest.Gradients, m.staged, p.own.unitPlacement(u, p.shards > 1))
+	return p.arrays.place(memest.Gradients, m.staged, p.own.unitPlacement(u, u.n > 1))
 }
 
 // plus adds b to a, whose memory it reuses.

@@ -24,12 +24,11 @@ type common struct {
 	Spec
 	policy  precision.Policy
 	model   chain.Model
-	cuts    map[string]*params.Cut // of tensor-parallel parameters, by name
+	cuts    map[string]*params.Cut // of parameters, by name, between a rank's devices
+	experts map[string]*params.Cut // of parameters between ranks
 	firsts  map[string]int         // by name of a parameter: the first rank that has it
-	shards  int                    // ZeRO shards of each unit
-	axis    string                 // along which units are sharded; "" is none
-	within  []string               // its mesh axes, if it is of each rank's own devices
-	perRank int                    // shards that a rank has: all, or one
+	shards  []shards               // by unit
+	sharded bool                   // whether there are units with several shards
 	ring    int                    // ranks that have the same examples and different tokens
 	hosts   bool                   // the host updates
 	flat    bool                   // units are matrices, because they are sharded or updated on the host
@@ -40,19 +39,30 @@ func newCommon(s Spec) (*common, error) {
 	if !ok || len(s.Plans) == 0 {
 		return nil, errors.New("engine: the spec has no plans, or its model is not a chain.Model")
 	}
-	c := &common{Spec: s, policy: s.Recipe.Policy(), model: model, shards: 1, perRank: 1, ring: 1,
-		cuts: map[string]*params.Cut{}, firsts: map[string]int{}}
+	s.Shards = s.Shards.Placed()
+	c := &common{Spec: s, policy: s.Recipe.Policy(), model: model, ring: 1,
+		cuts: map[string]*params.Cut{}, experts: map[string]*params.Cut{}, firsts: map[string]int{}}
 	if len(c.Mesh) == 0 {
 		c.Mesh = []xla.MeshAxis{xla.Axis(train.Axis, 1)}
 	}
-	if s.Shards.Axis != "" {
+	p := s.Plans[0]
+	if s.Shards.Cuts != nil {
 		for i, spec := range model.Params() {
-			if cut := s.Shards.Cuts[i]; ranks(cut) > 1 {
+			cut := s.Shards.Cuts[i]
+			if ranks(cut) == 1 {
+				continue
+			}
+			if a, _ := p.Axis(cut.Along[0]); len(a.Groups) > 0 {
+				if c.experts[spec.Name] = cut; cut.Axis != 0 || len(cut.Along) > 1 || cut.Ranks() != a.Size ||
+					!slices.IsSorted(slices.Concat(cut.Index...)) {
+					return nil, fmt.Errorf("engine: %s is cut along %v between ranks: only equal ranges of its first "+
+						"axis can be, in order, along one axis", spec, cut.Along)
+				}
+			} else {
 				c.cuts[spec.Name] = cut
 			}
 		}
 	}
-	p := s.Plans[0]
 	if a, ok := p.Axis(s.Ring); ok {
 		c.ring = a.Size
 	}
@@ -62,7 +72,7 @@ func newCommon(s Spec) (*common, error) {
 		}
 	}
 	_, c.hosts = find(p, func(op step.Op) bool { return op.Kind == step.HostUpdate })
-	return c, cmp.Or(c.shardAxis(p), c.checkUpdates(p), errors.Join(c.checkAverages(), c.fits()))
+	return c, cmp.Or(c.listShards(p), c.checkUpdates(p), errors.Join(c.checkAverages(), c.fits()))
 }
 
 // find returns an operation of a plan that meets a condition, if there is one.
@@ -75,9 +85,16 @@ func find(p *step.Plan, is func(op step.Op) bool) (step.Op, bool) {
 	return step.Op{}, false
 }
 
-// shardAxis finds the axis along which units are sharded. It returns an error if there are several, or if reductions
-// are in an order that is not supported.
-func (c *common) shardAxis(p *step.Plan) error {
+// shards says how a unit's state is sharded.
+type shards struct {
+	n       int      // shards of the unit
+	perRank int      // shards that a rank has: all, or one
+	axis    string   // of the plan; "" is none
+	within  []string // its mesh axes, if it is of each rank's own devices
+}
+
+// listShards finds how units are sharded. It returns an error if reductions are in an order that is not supported.
+func (c *common) listShards(p *step.Plan) error {
 	for _, u := range p.Units {
 		between := ""
 		for _, name := range u.Reduce {
@@ -88,19 +105,17 @@ func (c *common) shardAxis(p *step.Plan) error {
 					"put the axes of a rank's own devices first", u.Name, between, name)
 			}
 		}
-		if u.Shard == "" {
-			continue
+		s := shards{n: 1, perRank: 1, axis: u.Shard}
+		if a, ok := p.Axis(u.Shard); ok {
+			if s.n = a.Size; len(a.Groups) == 0 {
+				s.within, s.perRank = axisNames(u.Shard), a.Size
+			}
+		} else if u.Shard != "" {
+			return fmt.Errorf("engine: unit %s is sharded along %q: choose an axis of the plan", u.Name, u.Shard)
 		}
-		a, ok := p.Axis(u.Shard)
-		if !ok || c.axis != "" && c.axis != u.Shard {
-			return fmt.Errorf("engine: unit %s is sharded along %q: shard all units along one axis of the plan",
-				u.Name, u.Shard)
-		}
-		if c.axis, c.shards = u.Shard, a.Size; len(a.Groups) == 0 {
-			c.within, c.perRank = axisNames(u.Shard), a.Size
-		}
+		c.shards, c.sharded = append(c.shards, s), c.sharded || s.n > 1
 	}
-	c.flat = c.shards > 1 || c.hosts
+	c.flat = c.sharded || c.hosts
 	return nil
 }
 
@@ -145,9 +160,9 @@ func (c *common) checkAverages() error {
 	case c.Recipe.Clip > 0 && copies < len(p.Ranks):
 		return errors.New("engine: local SGD cannot clip gradients (Recipe.Clip) in pipelines, " +
 			"whose ranks do not know the norm of their replica's gradients: leave one of the three out")
-	case c.shards > 1:
-		return errors.New("engine: in local SGD each replica has its own state, which ZeRO would shard between " +
-			"replicas: leave one of them out")
+	case c.sharded || len(c.experts) > 0:
+		return errors.New("engine: in local SGD each replica has its own state, which ZeRO and experts " +
+			"would shard between replicas: leave one of them out")
 	}
 	before, _, _ := train.Tail(c.Recipe, c.Recipe.State())
 	for _, s := range before {
@@ -161,8 +176,14 @@ func (c *common) checkAverages() error {
 // fits returns an error if the optimizer cannot work on the parts of parameters that devices have.
 func (c *common) fits() error {
 	rule := c.Recipe.GroupedOptimizer()
-	for _, s := range c.model.Params() {
+	for i, s := range c.model.Params() {
 		cut := c.cuts[s.Name]
+		if apart := c.experts[s.Name]; apart != nil {
+			if optim.Sums(rule, s) || !optim.Joins(rule, s, optim.CutOf(apart)) {
+				return fmt.Errorf("engine: the optimizer sums over the elements of %s, or has states for blocks of "+
+					"them, and its experts are on several ranks: choose another optimizer, such as adamw", s)
+			}
+		}
 		if cut == nil {
 			continue
 		}
@@ -170,7 +191,7 @@ func (c *common) fits() error {
 			return fmt.Errorf("engine: the optimizer has states for blocks of %s, "+
 				"which tensor parallelism would cut: choose another optimizer, or tensor=1", s)
 		}
-		if c.shards == 1 {
+		if unit := slices.IndexFunc(c.Members, func(of []int) bool { return slices.Contains(of, i) }); c.shards[unit].n == 1 {
 			continue
 		}
 		for _, state := range optim.States(rule, params.Tree{s}) {
@@ -247,8 +268,18 @@ func (o *own) summands() int {
 	return n
 }
 
+// examples returns the mesh axes along which devices have different examples.
+func (c *common) examples() (axes []string) {
+	for i, a := range c.Mesh {
+		if i == 0 || a.Name == c.Shards.Experts {
+			axes = append(axes, a.Name)
+		}
+	}
+	return axes
+}
+
 // averaged returns the mesh axes along which devices have different examples or tokens.
-func (c *common) averaged() []string { return append([]string{c.Mesh[0].Name}, c.Shards.Tokens...) }
+func (c *common) averaged() []string { return append(c.examples(), c.Shards.Tokens...) }
 
 // sumsDiffer reports whether a rank's devices accumulate different gradients, of different examples or tokens.
 func (c *common) sumsDiffer() bool { return c.size(c.averaged()...) > 1 }

@@ -87,7 +87,7 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 	case stepSlot:
 		return []any{int32(p.steps)}, nil
 	case shardSlot:
-		return []any{int32(p.shardIndex)}, nil
+		return []any{int32(p.index(p.plan.Axes[x.number].Name))}, nil
 	case ringSlot:
 		return []any{int32(p.groups[p.Ring].Rank())}, nil
 	case factorSlot:

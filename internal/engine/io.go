@@ -169,7 +169,7 @@ func (o *own) takeWeights(block int, take func(slot)) {
 func (o *own) takeState(s *io, op step.Op, last bool) {
 	members := o.updated(op.Unit)
 	for _, at := range members {
-		if x := (slot{kind: cellSlot, number: o.weights[at]}); o.cells[x.number].full && !o.hosts {
+		if x := (slot{kind: cellSlot, number: o.weights[at]}); o.cells[x.number].full && o.unitOf[at].n > 1 && !o.hosts {
 			// the update reads its row
 			s.takes(x)
 		} else if !o.hosts {
@@ -186,8 +186,11 @@ func (o *own) takeState(s *io, op step.Op, last bool) {
 			s.takes(x)
 		}
 	}
-	if s.takes(slot{kind: factorSlot}); o.perRank < o.shards {
-		s.takes(slot{kind: shardSlot})
+	s.takes(slot{kind: factorSlot})
+	for _, at := range members {
+		if u := o.unitOf[at]; u.perRank < u.n {
+			s.takes(o.shardSlot(u))
+		}
 	}
 	if last {
 		s.gives(slot{kind: metricSlot})
@@ -209,7 +212,7 @@ const (
 	stepSlot                    // number of the step
 	lossSlot                    // loss of a micro-batch: number
 	factorSlot                  // what an update multiplies gradients by
-	shardSlot                   // index of the rank among those that share the state
+	shardSlot                   // index of the rank along an axis of shards: its number in the plan
 	ringSlot                    // index of the rank in its ring
 	metricSlot                  // the vector of metrics of an update
 )
@@ -224,6 +227,13 @@ type slot struct {
 // valueOf returns the slot of a value of a block for a micro-batch.
 func valueOf(h step.Held, block, micro int) slot {
 	return slot{kind: valueSlot, value: step.Value{Held: h, Block: block, Micro: micro}}
+}
+
+// shardSlot returns the slot of the rank's index among those that share a unit's state.
+func (o *own) shardSlot(u *unit) slot {
+	return slot{kind: shardSlot, number: slices.IndexFunc(o.Plans[0].Axes, func(a step.Axis) bool {
+		return a.Name == u.axis
+	})}
 }
 
 // slotOf returns the slot of a value of the plan.
@@ -268,25 +278,25 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 	case cellSlot:
 		return o.cells[x.number].on, one(o.cells[x.number].shape)
 	case sumSlot, reducedSlot, freshSlot:
-		u, dtype, rows := o.units[x.number], o.policy.Reduce, o.shards
+		u, dtype, rows := o.units[x.number], o.policy.Reduce, o.units[x.number].n
 		if x.kind == freshSlot {
 			dtype, rows = o.policy.Compute, 1
 		}
 		switch {
 		case x.kind == sumSlot && o.sumsDiffer():
 			return o.apart(), one(shapes.Make(dtype, rows, u.size))
-		case x.kind == freshSlot && u.Shard != "" || x.kind == reducedSlot && o.shards > 1:
+		case x.kind == freshSlot && u.Shard != "" || x.kind == reducedSlot && u.n > 1:
 			return o.unitPlacement(u, true), one(shapes.Make(dtype, u.size))
 		}
 		return o.unitPlacement(u, false), one(shapes.Make(dtype, rows, u.size))
 	case targetSlot:
-		return xla.Shard(0, o.Mesh[0].Name), one(sizes.targets)
+		return xla.Shard(0, o.examples()...), one(sizes.targets)
 	case valueSlot:
 		b := x.value.Block
 		switch x.value.Held {
 		case step.Input:
 			if b == 0 {
-				return xla.Shard(0, o.Mesh[0].Name), one(sizes.blocks[0].x)
+				return xla.Shard(0, o.examples()...), one(sizes.blocks[0].x)
 			}
 			return o.activations(), one(sizes.blocks[b].x)
 		case step.OutGrad:
@@ -301,7 +311,7 @@ func (o *own) lies(x slot, sizes *sizes) (on xla.Placement, all []shapes.Shape) 
 			return o.apart(), sizes.blocks[b].forWeights
 		case step.Full:
 			u := o.units[x.value.Unit]
-			return o.unitPlacement(u, false), one(shapes.Make(o.policy.Compute, o.shards, u.size))
+			return o.unitPlacement(u, false), one(shapes.Make(o.policy.Compute, u.n, u.size))
 		}
 		panic(fmt.Errorf("engine: unexpected value %v", x.value))
 	}

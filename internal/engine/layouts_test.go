@@ -399,8 +399,6 @@ func TestRefused(t *testing.T) {
 		"no plan": {engine.Spec{Recipe: train.Recipe{Model: m}}, "has no plans"},
 		"order": {spec(func(p *step.Plan) { p.Units[1].Reduce = []string{"replica", train.Axis} }),
 			`"replica", between ranks, before`},
-		"two axes": {spec(func(p *step.Plan) { p.Units[0].Shard, p.Units[1].Shard = train.Axis, "replica" }),
-			"along one axis"},
 		"no axis": {spec(func(p *step.Plan) { p.Units[0].Shard = "nowhere" }), `"nowhere"`},
 	} {
 		if err := engine.Check(c.spec); err == nil || !strings.Contains(err.Error(), c.says) {

@@ -45,7 +45,9 @@ type unit struct {
 	members []int // its parameters
 	idle    []int // parameters that the loss does not depend on, which have no gradients
 	size    int   // columns
-	cuts    int   // tensor-parallel devices with different matrices
+	cuts    int   // devices with different matrices, along the mesh axes in along
+	along   []string
+	shards
 }
 
 // newOwn returns a rank's part.
@@ -56,18 +58,17 @@ func (c *common) newOwn(rank int) *own {
 	if c.Serve != nil {
 		part.Buffers, o.recipe.Optimizer, o.update.Optimizer = nil, pulled{}, pulled{}
 	}
-	o.recipe.Model, o.update.Model, o.full = part, part, part.Params()
-	o.tree = c.partsOf(o.full).As(c.policy.Params)
+	o.recipe.Model = part
+	part = held(part, c.experts)
+	o.update.Model, o.full = part, part.Params()
+	o.tree = partsOf(o.full, c.cuts).As(c.policy.Params)
 	all := c.model.Params()
 	for i, s := range o.full {
 		o.all = append(o.all, i)
 		o.places, o.cuts = append(o.places, all.Index(s.Name)), append(o.cuts, c.cuts[s.Name])
 	}
-	local := c.model
-	local.Blocks = nil
-	for _, b := range c.model.Blocks {
-		b.Params = c.partsOf(b.Params)
-		local.Blocks = append(local.Blocks, b)
+	local := held(held(c.model, c.experts), c.cuts)
+	for _, b := range local.Blocks {
 		var home []int
 		for _, s := range b.Params {
 			home = append(home, o.full.Index(s.Name))
@@ -96,11 +97,20 @@ func only(m chain.Model, blocks []int) chain.Model {
 	return m
 }
 
-// partsOf returns parameters as tensor-parallel devices have them.
-func (c *common) partsOf(tree params.Tree) params.Tree {
+// held returns a model of whose parameters one part is there.
+func held(m chain.Model, cuts map[string]*params.Cut) chain.Model {
+	m.Blocks = slices.Clone(m.Blocks)
+	for i, b := range m.Blocks {
+		m.Blocks[i].Params = partsOf(b.Params, cuts)
+	}
+	return m
+}
+
+// partsOf returns the parts of parameters.
+func partsOf(tree params.Tree, cuts map[string]*params.Cut) params.Tree {
 	tree = slices.Clone(tree)
 	for i, s := range tree {
-		tree[i].Shape = c.cuts[s.Name].Part(s.Shape)
+		tree[i].Shape = cuts[s.Name].Part(s.Shape)
 	}
 	return tree
 }
@@ -110,7 +120,7 @@ func (o *own) listUnits() {
 	o.unitOf, o.lengths, o.offsets = make([]*unit, n), make([]int, n), make([]int, n)
 	o.units, o.order = map[int]*unit{}, nil
 	for number, members := range o.Members {
-		u := &unit{Unit: o.Plans[0].Units[number], number: number, cuts: 1}
+		u := &unit{Unit: o.Plans[0].Units[number], number: number, cuts: 1, shards: o.shards[number]}
 		for _, place := range members {
 			at := slices.Index(o.places, place)
 			if at < 0 {
@@ -122,11 +132,13 @@ func (o *own) listUnits() {
 			}
 			length := o.tree[at].Size()
 			if o.flat {
-				length = optim.FlatLength(o.Recipe.GroupedOptimizer(), o.tree[at], o.shards)
+				length = optim.FlatLength(o.Recipe.GroupedOptimizer(), o.tree[at], u.n)
 			}
 			u.members, o.lengths[at], o.offsets[at] = append(u.members, at), length, u.size
 			u.size += length
-			u.cuts = max(u.cuts, ranks(o.cuts[at]))
+			if cut := o.cuts[at]; cut != nil {
+				u.cuts, u.along = cut.Ranks(), cut.Along
+			}
 		}
 		if len(u.members)+len(u.idle) > 0 {
 			o.units[number] = u
@@ -172,14 +184,20 @@ func (o *own) updated(unit int) []int {
 func (o *own) listCounted() {
 	buffers := train.Buffers(o.model)
 	local := o.local()
-	for _, s := range o.full {
-		counts := local || slices.Contains(o.sharers(o.firsts[s.Name]), o.rank)
+	for i, s := range o.full {
+		counts := local || slices.Contains(o.sharers(i), o.rank)
 		o.counted = append(o.counted, counts && !buffers[s.Name])
 	}
 }
 
-// sharers returns the ranks with the shards of what a rank has: only itself if its own devices have them all.
-func (c *common) sharers(rank int) []int {
-	a, _ := c.Plans[0].Axis(c.axis)
-	return a.Group(rank)
+// sharers returns the ranks with the shards of a parameter's first copy, or of the first with this rank's experts: one
+// rank if its own devices have them all.
+func (o *own) sharers(at int) []int {
+	first := o.firsts[o.full[at].Name]
+	if cut := o.experts[o.full[at].Name]; cut != nil {
+		experts, _ := o.Plans[0].Axis(cut.Along[0])
+		first = experts.Group(first)[slices.Index(experts.Group(o.rank), o.rank)]
+	}
+	a, _ := o.Plans[0].Axis(o.unitOf[at].axis)
+	return a.Group(first)
 }

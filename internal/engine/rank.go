@@ -28,13 +28,12 @@ import (
 // none is skipped or repeated.
 type Rank struct {
 	*devices
-	own        *own
-	world      group.Group
-	groups     map[string]group.Group // by axis of the plans
-	shardIndex int                    // among the ranks that share the state
-	hook       Hook
-	server     Server        // the hook, if it updates
-	served     *atomic.Int64 // bytes that it has sent since the last step
+	own    *own
+	world  group.Group
+	groups map[string]group.Group // by axis of the plans
+	hook   Hook
+	server Server        // the hook, if it updates
+	served *atomic.Int64 // bytes that it has sent since the last step
 
 	arrays *arrays
 	host   *host
@@ -92,9 +91,6 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 			return nil, err
 		}
 	}
-	if s := r.groups[p.axis]; s != nil {
-		r.shardIndex = s.Rank()
-	}
 	values, err := p.Recipe.Initial()
 	if err != nil {
 		return nil, err
@@ -124,6 +120,14 @@ func (r *Rank) begin(ctx context.Context, tree params.Tree, values []*tensors.Te
 
 // Server returns the hook that updates in the rank's place, or nil.
 func (r *Rank) Server() Server { return r.server }
+
+// index returns the rank's index in its group along an axis; 0 if the axis is of its own devices, or "".
+func (r *Rank) index(axis string) int {
+	if g := r.groups[axis]; g != nil {
+		return g.Rank()
+	}
+	return 0
+}
 
 // split makes the groups of an axis.
 func (r *Rank) split(ctx context.Context, a step.Axis) error {
@@ -184,7 +188,7 @@ func (r *Rank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (train
 // parts returns the rank's micro-batches of a batch, which the rank's devices divide further, and prepares for them.
 func (r *Rank) parts(inputs, targets *tensors.Tensor) ([]microBatch, error) {
 	copies, at := r.own.replicas()
-	parts, err := microBatches(inputs, targets, at/r.ring, copies/r.ring, r.Mesh[0].Size, r.Plans[0].Micro)
+	parts, err := microBatches(inputs, targets, at/r.ring, copies/r.ring, r.size(r.own.examples()...), r.Plans[0].Micro)
 	if err == nil {
 		err = r.prepare(parts[0])
 	}

@@ -298,7 +298,7 @@ func (r *Rank) prepare(part microBatch) error {
 	r.inputs, r.evaluation, r.prepared = shapes.Shape{}, nil, nil // until all is well
 	local := func(s shapes.Shape) shapes.Shape {
 		s = s.Clone()
-		s.Dimensions[0] /= r.Mesh[0].Size
+		s.Dimensions[0] /= r.size(r.own.examples()...)
 		return s
 	}
 	if r.mesh.NumDevices() == 1 { // blocks of one kind share programs

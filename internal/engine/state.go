@@ -13,30 +13,37 @@ import (
 )
 
 // arrayOf returns the array of a cell, over all of a rank's devices and on the host, from the full entries of the
-// state. Shard is the rank's index among those that share the state.
-func (o *own) arrayOf(c cell, values []*tensors.Tensor, shard int) (*tensors.Tensor, error) {
-	first := c.of[0]
-	if o.entries[first].flat == 0 {
-		return o.entries[first].cut.Stack(values[first])
+// state. Index is the rank's index along an axis.
+func (o *own) arrayOf(c cell, values []*tensors.Tensor, index func(axis string) int) (*tensors.Tensor, error) {
+	first := o.entries[c.of[0]]
+	if first.flat == 0 {
+		value, err := first.onRank(values[c.of[0]], index)
+		if err != nil {
+			return nil, err
+		}
+		return first.cut.Stack(value)
 	}
-	from, rows := o.rowsIn(c, shard)
+	from, rows := first.rowsIn(c, index)
 	shape := c.shape.Clone()
 	shape.Dimensions[0] *= c.cuts * rows * c.columns() / c.shape.Size()
 	all := tensors.FromShape(shape)
 	for _, i := range c.of {
 		e := o.entries[i]
-		value, err := train.Convert(values[i], c.shape.DType)
+		value, err := e.onRank(values[i], index)
 		if err != nil {
 			return nil, err
 		}
-		flat, err := o.flatten(e, value)
+		if value, err = train.Convert(value, c.shape.DType); err != nil {
+			return nil, err
+		}
+		flat, err := e.flatten(value)
 		if err != nil {
 			return nil, err
 		}
 		if err := moved(all, flat, func(move func(to, from, n int)) {
 			for cut := range c.cuts {
 				for row := range rows { // some tensor-parallel devices may have equal elements
-					move((cut*rows+row)*c.columns()+e.offset, (cut%ranks(e.cut)*o.shards+from+row)*e.flat, e.flat)
+					move((cut*rows+row)*c.columns()+e.offset, (cut%ranks(e.cut)*e.n+from+row)*e.flat, e.flat)
 				}
 			}
 		}); err != nil {
@@ -46,9 +53,18 @@ func (o *own) arrayOf(c cell, values []*tensors.Tensor, shard int) (*tensors.Ten
 	return all, nil
 }
 
-// held is the inverse of arrayOf for one entry: it returns the full entry, or, if that is sharded, a vector of the
-// rank's part, one tensor-parallel device after another.
-func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), shard int) (*tensors.Tensor, error) {
+// onRank returns the rank's part of a full entry, before the cut between its devices.
+func (e entry) onRank(full *tensors.Tensor, index func(axis string) int) (*tensors.Tensor, error) {
+	if e.apart == nil {
+		return full, nil
+	}
+	return e.apart.Take(full, index(e.apart.Along[0]))
+}
+
+// held is the inverse of arrayOf for one entry: it returns what the rank has of it, or, if that is sharded, a vector of
+// the rank's shards, one device after another.
+func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), index func(axis string) int) (*tensors.Tensor,
+	error) {
 	e := o.entries[i]
 	c := o.cells[e.cell]
 	all, err := now(e.cell)
@@ -58,12 +74,12 @@ func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), shard int
 	case e.flat == 0:
 		return e.cut.Join(all, e.spec.Shape.Dimensions[e.cut.Axis])
 	}
-	from, rows := o.rowsIn(c, shard)
-	own := tensors.FromShape(shapes.Make(all.DType(), ranks(e.cut)*o.perRank*e.flat))
+	from, rows := e.rowsIn(c, index)
+	own := tensors.FromShape(shapes.Make(all.DType(), ranks(e.cut)*e.perRank*e.flat))
 	return own, moved(own, all, func(move func(to, from, n int)) {
 		for cut := range ranks(e.cut) {
-			for row := range o.perRank {
-				move((cut*o.perRank+row)*e.flat, (cut*rows+shard-from+row)*c.columns()+e.offset, e.flat)
+			for row := range e.perRank {
+				move((cut*e.perRank+row)*e.flat, (cut*rows+index(e.axis)-from+row)*c.columns()+e.offset, e.flat)
 			}
 		}
 	})
@@ -73,41 +89,41 @@ func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), shard int
 func (c cell) columns() int { return c.shape.Dimensions[len(c.shape.Dimensions)-1] }
 
 // rowsIn returns which shards of a cell's matrix a rank has.
-func (o *own) rowsIn(c cell, shard int) (first, n int) {
+func (s shards) rowsIn(c cell, index func(axis string) int) (first, n int) {
 	if c.full {
-		return 0, o.shards
+		return 0, s.n
 	}
-	return shard, o.perRank
+	return index(s.axis), s.perRank
 }
 
-// flatten converts a full entry to a vector of the parts of the tensor-parallel devices, one after another, each in
-// row-major order and padded with zeros to shards of equal length.
-func (o *own) flatten(e entry, full *tensors.Tensor) (*tensors.Tensor, error) {
+// flatten converts a rank's entry to a vector of the parts of its devices, one after another, each in row-major order
+// and padded with zeros to shards of equal length.
+func (e entry) flatten(full *tensors.Tensor) (*tensors.Tensor, error) {
 	stacked, err := e.cut.Stack(full)
 	if err != nil {
 		return nil, err
 	}
-	flat := tensors.FromShape(shapes.Make(stacked.DType(), ranks(e.cut)*o.shards*e.flat))
+	flat := tensors.FromShape(shapes.Make(stacked.DType(), ranks(e.cut)*e.n*e.flat))
 	return flat, moved(flat, stacked, func(move func(to, from, n int)) {
-		o.runs(e, func(inStack, inFlat, n int) { move(inFlat, inStack, n) })
+		e.runs(func(inStack, inFlat, n int) { move(inFlat, inStack, n) })
 	})
 }
 
 // unflatten is the inverse of flatten.
-func (o *own) unflatten(e entry, flat *tensors.Tensor) (*tensors.Tensor, error) {
+func (e entry) unflatten(flat *tensors.Tensor) (*tensors.Tensor, error) {
 	shape := e.cut.Part(e.spec.Shape).Clone()
 	if shape.DType = flat.DType(); e.cut != nil {
 		shape.Dimensions[e.cut.Axis] *= ranks(e.cut)
 	}
 	stacked := tensors.FromShape(shape)
-	if err := moved(stacked, flat, func(move func(to, from, n int)) { o.runs(e, move) }); err != nil || e.cut == nil {
+	if err := moved(stacked, flat, func(move func(to, from, n int)) { e.runs(move) }); err != nil || e.cut == nil {
 		return stacked, err
 	}
 	return e.cut.Join(stacked, e.spec.Shape.Dimensions[e.cut.Axis])
 }
 
 // runs calls do for each range of n elements contiguous both in an entry as its cut stacks it and in its flat form.
-func (o *own) runs(e entry, do func(inStack, inFlat, n int)) {
+func (e entry) runs(do func(inStack, inFlat, n int)) {
 	outer, n := 1, 1
 	for axis, d := range e.cut.Part(e.spec.Shape).Dimensions {
 		if e.cut != nil && axis < e.cut.Axis {
@@ -118,7 +134,7 @@ func (o *own) runs(e entry, do func(inStack, inFlat, n int)) {
 	}
 	for r := range ranks(e.cut) {
 		for k := range outer {
-			do((k*ranks(e.cut)+r)*n, r*o.shards*e.flat+k*n, n)
+			do((k*ranks(e.cut)+r)*n, r*e.n*e.flat+k*n, n)
 		}
 	}
 }
@@ -160,7 +176,7 @@ func merged(on *dtensor.Tensor) (*tensors.Tensor, error) {
 func (r *Rank) replace(values []*tensors.Tensor) error {
 	var all []*tensors.Tensor
 	for _, c := range r.own.cells {
-		t, err := r.own.arrayOf(c, values, r.shardIndex)
+		t, err := r.own.arrayOf(c, values, r.index)
 		if err != nil {
 			return err
 		}
@@ -187,17 +203,20 @@ func (r *Rank) replace(values []*tensors.Tensor) error {
 // entry returns a full entry of the state. It is a collective call if ranks have shards of it.
 func (r *Rank) entry(ctx context.Context, i int) (*tensors.Tensor, error) {
 	e := r.own.entries[i]
-	held, err := r.own.held(i, r.cellNow, r.shardIndex)
-	if err != nil || e.flat == 0 {
+	held, err := r.own.held(i, r.cellNow, r.index)
+	if g := r.groups[e.axis]; g != nil && err == nil && e.flat > 0 {
+		full := shapes.Make(held.DType(), g.Size()*held.Size())
+		held, err = gatherRows(ctx, g, held, ranks(e.cut), full)
+	}
+	if err == nil && e.flat > 0 {
+		held, err = e.unflatten(held)
+	}
+	if err != nil || e.apart == nil {
 		return held, err
 	}
-	if g := r.groups[r.axis]; g != nil {
-		full := shapes.Make(held.DType(), g.Size()*held.Size())
-		if held, err = gatherRows(ctx, g, held, ranks(e.cut), full); err != nil {
-			return nil, err
-		}
-	}
-	return r.own.unflatten(e, held)
+	all := held.Shape().Clone() // newCommon has checked that the ranks' parts are equal ranges of axis 0, in order
+	all.Dimensions[0] *= e.apart.Ranks()
+	return gatherRows(ctx, r.groups[e.apart.Along[0]], held, 1, all)
 }
 
 // gatherRows gathers the rows of a matrix on the host: all ranks' first rows, then their second rows, and so on.

@@ -3,6 +3,7 @@ package engine
 import (
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/graph"
@@ -66,7 +67,7 @@ func (b *build) state(members []int) (state []*graph.Node) {
 		k := b.entries[at].cell
 		if own[k] == nil {
 			if own[k] = b.number(cellSlot, k); b.cells[k].full {
-				own[k] = b.row(own[k])
+				own[k] = b.row(b.unitOf[at], own[k])
 			}
 		}
 		if b.flat {
@@ -96,18 +97,18 @@ func (o *own) otherCells(members []int) (cells []int) {
 }
 
 // row returns the device's row of a unit's matrix.
-func (b *build) row(matrix *graph.Node) *graph.Node {
+func (b *build) row(u *unit, matrix *graph.Node) *graph.Node {
 	n := matrix.Shape().Dim(1)
-	place := []*graph.Node{b.shardIndex(), graph.ScalarZero(b.g, dtypes.Int32)}
+	place := []*graph.Node{b.shardIndex(u), graph.ScalarZero(b.g, dtypes.Int32)}
 	return graph.Reshape(graph.DynamicSlice(matrix, place, []int{1, n}), n)
 }
 
-// shardIndex returns the index of the device, or the rank, among those that share the state.
-func (b *build) shardIndex() *graph.Node {
-	if len(b.within) > 0 {
-		return collective.Rank(b.g, b.within...)
+// shardIndex returns the index of the device, or the rank, among those that share a unit's state.
+func (b *build) shardIndex(u *unit) *graph.Node {
+	if len(u.within) > 0 {
+		return collective.Rank(b.g, u.within...)
 	}
-	if at := b.number(shardSlot, 0); at != nil {
+	if at := b.get(b.shardSlot(u)); at != nil {
 		return at
 	}
 	return graph.ScalarZero(b.g, dtypes.Int32)
@@ -130,12 +131,12 @@ func (b *build) keep(members []int, state []*graph.Node, last bool) {
 			put(cellSlot, master, x)
 			x = precision.Cast([]*graph.Node{x}, b.policy.Compute)[0]
 		}
-		if !b.cells[cell].full && !b.hosts {
+		if u.n == 1 && b.cells[cell].full {
+			x = graph.InsertAxes(x, 0)
+		}
+		if (!b.cells[cell].full || u.n == 1) && !b.hosts {
 			put(cellSlot, cell, x)
 			continue
-		}
-		if u.Shard == "" {
-			x = graph.InsertAxes(x, 0)
 		}
 		put(freshSlot, u.number, x)
 	}
@@ -162,23 +163,26 @@ func (b *build) totals(members []int, grads []*graph.Node) *graph.Node {
 		grads = b.policy.Scaling.Unscale(grads, b.scaling())
 	}
 	squares := graph.ScalarZero(b.g, dtypes.Float32)
-	for _, cut := range []bool{false, true} { // replicated parameters count on one device
-		axes := slices.Clone(b.within)
-		if cut {
-			axes = append(axes, b.Shards.Axis)
-		}
-		var of []*graph.Node
-		for k, at := range members {
-			if b.counted[at] && (b.cuts[at] != nil) == cut {
-				of = append(of, b.countedPart(at, grads[k]))
-			}
-		}
-		if len(of) == 0 {
+	of := map[string][]*graph.Node{} // by the axes along which they are on several devices; others count on one device
+	var order []string
+	for k, at := range members {
+		if !b.counted[at] {
 			continue
 		}
-		sum := optim.SquareNorm(of)
-		if len(axes) > 0 {
-			sum = collective.AllReduce(sum, collective.Sum, axes...)
+		axes := slices.Clone(b.unitOf[at].within)
+		if cut := b.cuts[at]; cut != nil {
+			axes = append(axes, cut.Along...)
+		}
+		key := strings.Join(axes, "+")
+		if of[key] == nil {
+			order = append(order, key)
+		}
+		of[key] = append(of[key], b.countedPart(at, grads[k]))
+	}
+	for _, key := range order {
+		sum := optim.SquareNorm(of[key])
+		if key != "" {
+			sum = collective.AllReduce(sum, collective.Sum, axisNames(key)...)
 		}
 		squares = graph.Add(squares, sum)
 	}
@@ -205,7 +209,7 @@ func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 			counts[r] = append(counts[r], count)
 		}
 	}
-	along := graph.Reshape(collective.Part(graph.Const(b.g, counts), 0, b.Shards.Axis), cut.Length())
+	along := graph.Reshape(collective.Part(graph.Const(b.g, counts), 0, cut.Along...), cut.Length())
 	dims := b.tree[i].Shape.Dimensions
 	var others []int
 	for a := range dims {
@@ -214,8 +218,8 @@ func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 		}
 	}
 	mask := graph.ExpandAndBroadcast(along, dims, others)
-	if b.shards > 1 {
-		mask = b.row(b.columns(i, mask))
+	if u := b.unitOf[i]; u.n > 1 {
+		mask = b.row(u, b.columns(i, mask))
 	}
 	return graph.Where(graph.GreaterThan(mask, graph.ZerosLike(mask)), x, graph.ZerosLike(x))
 }
@@ -224,10 +228,11 @@ func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s train.Shard) {
 	switch {
 	case b.flat:
-		place := graph.ConvertDType(b.shardIndex(), dtypes.Int64) // a parameter may have more than 2³¹ elements
 		var flats []optim.Flat
 		for _, at := range members {
 			n := b.lengths[at]
+			// a parameter may have more than 2³¹ elements
+			place := graph.ConvertDType(b.shardIndex(b.unitOf[at]), dtypes.Int64)
 			flats = append(flats, optim.Flat{Length: n, Offset: graph.MulScalar(place, n), Sum: b.sumOver(at)})
 		}
 		s = recipe.FlatShard(flats)
@@ -236,7 +241,7 @@ func (b *build) share(recipe train.Recipe, members []int, totals *graph.Node) (s
 		for _, at := range members {
 			cuts = append(cuts, b.own.cuts[at])
 		}
-		s = recipe.CutShard(b.g, b.Shards.Axis, cuts)
+		s = recipe.CutShard(b.g, cuts)
 	}
 	for _, at := range members {
 		s.Places, s.Counted = append(s.Places, b.places[at]), append(s.Counted, b.counted[at])
@@ -256,13 +261,14 @@ func (b *build) sumOver(at int) func(*graph.Node) *graph.Node {
 		if b.own.cuts[at] != nil {
 			panic(errSums(b.full[at]))
 		}
-		if len(b.within) > 0 {
-			return collective.AllReduce(x, collective.Sum, b.within...)
-		}
-		if b.shards == 1 {
+		switch u := b.unitOf[at]; {
+		case len(u.within) > 0:
+			return collective.AllReduce(x, collective.Sum, u.within...)
+		case u.n == 1:
 			return x
+		default:
+			return b.between(x, u.axis)
 		}
-		return b.between(x, b.axis)
 	}
 }
 

@@ -30,12 +30,13 @@ func IntoBuckets(p *step.Plan, members [][]int, bytes []int64, limit int64) (*st
 	for u := len(p.Units) - 1; u >= 0; u-- {
 		unit := p.Units[u]
 		for _, at := range slices.Backward(members[u]) {
-			key := fmt.Sprint(ranks[u], unit.Reduce)
+			key := fmt.Sprint(ranks[u], unit.Reduce, unit.Apart)
 			b, ok := open[key]
 			if !ok || sizes[b]+bytes[at] > limit {
 				b = len(q.Units)
 				open[key] = b
-				q.Units = append(q.Units, step.Unit{Name: fmt.Sprint("bucket", b), Reduce: unit.Reduce})
+				q.Units = append(q.Units, step.Unit{Name: fmt.Sprint("bucket", b), Reduce: unit.Reduce,
+					Apart: unit.Apart})
 				buckets, sizes = append(buckets, nil), append(sizes, 0)
 			}
 			buckets[b], sizes[b] = append(buckets[b], at), sizes[b]+bytes[at]

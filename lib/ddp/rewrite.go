@@ -9,15 +9,21 @@ import (
 // Average inserts the reductions of data parallelism into a plan: each unit's gradients are reduced along the unit's
 // axes, after the last micro-batch or, with each, after every micro-batch as without PyTorch's no_sync (Li et al. 2020,
 // "PyTorch Distributed", §3.2). With atOnce a unit is reduced as soon as its gradients are complete, while the passes
-// of other blocks run; otherwise after all passes, or before the next micro-batch's. Sharded units are not changed.
+// of other blocks run; otherwise after all passes, or before the next micro-batch's. Units that the plan reduces already are not changed.
 func Average(p *step.Plan, atOnce, each bool) *step.Plan {
 	q := p.Clone()
 	for r := range q.Ranks {
 		complete := q.Complete(r)
+		done := map[int]bool{}
+		for _, op := range q.Ranks[r] {
+			if op.Kind == step.Reduce && op.What == step.Gradient {
+				done[op.Unit] = true
+			}
+		}
 		var late []step.Op
 		q.Insert(r, func(i int, op step.Op) (before, behind []step.Op) {
 			for _, c := range complete[i] {
-				if q.Units[c.Unit].Shard != "" || !each && !c.Last {
+				if done[c.Unit] || !each && !c.Last {
 					continue
 				}
 				for _, axis := range q.Units[c.Unit].Reduce {

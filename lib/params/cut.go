@@ -18,6 +18,9 @@ type Cut struct {
 	// Index lists for each rank its indices of the full axis, in the rank's order; −1 is padding, whose values are 0.
 	// All ranks have the same number. Each index is on at least one rank; ranks with the same index have equal copies.
 	Index [][]int
+	// Along names the axes along which the ranks are counted, the major one first: of a mesh, or one between ranks of a
+	// group. nil is Shards.Axis.
+	Along []string
 }
 
 // EvenCut cuts an axis of the given size into equal consecutive ranges, one per rank, in order. With pad the last ranks
@@ -123,6 +126,10 @@ func (c *Cut) along(shape shapes.Shape, length int) shapes.Shape {
 	return other
 }
 
+// On returns the cut of an array along another axis, with the same indices: of an optimizer's state, whose axes may be
+// fewer than its parameter's.
+func (c *Cut) On(axis int) *Cut { return &Cut{axis, c.Index, c.Along} }
+
 // Stack returns the parts of all ranks, concatenated along the axis, with zeros for padding: sharding the result evenly
 // over a mesh axis gives each rank its part. For a nil cut it returns t. It is an error if the cut does not fit the
 // tensor or its elements are smaller than a byte.
@@ -137,6 +144,21 @@ func (c *Cut) Stack(t *tensors.Tensor) (*tensors.Tensor, error) {
 	from := slices.Concat(c.Index...)
 	return c.copied(t, len(from), func(move func(to, from int)) {
 		for k, i := range from {
+			if i >= 0 {
+				move(k, i)
+			}
+		}
+	})
+}
+
+// Take returns the part of one rank, with zeros for padding. It returns errors as [Cut.Stack] does. The cut must not be
+// nil.
+func (c *Cut) Take(t *tensors.Tensor, rank int) (*tensors.Tensor, error) {
+	if err := c.check(t.Shape().Dimensions); err != nil {
+		return nil, fmt.Errorf("params: the cut of a tensor of shape %s: %w", t.Shape(), err)
+	}
+	return c.copied(t, c.Length(), func(move func(to, from int)) {
+		for k, i := range c.Index[rank] {
 			if i >= 0 {
 				move(k, i)
 			}

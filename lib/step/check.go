@@ -96,10 +96,11 @@ func (p *Plan) checkJoined(replicas int) error {
 	return nil
 }
 
-// reached returns the ranks whose gradients of a unit are reduced into a rank's, in ascending order.
+// reached returns the ranks whose gradients of a unit are reduced into a rank's, or that have other parameters of it, in
+// ascending order.
 func (p *Plan) reached(unit, rank int) []int {
 	ranks := []int{rank}
-	for _, name := range slices.Backward(p.Units[unit].Reduce) {
+	for _, name := range slices.Backward(append(slices.Clone(p.Units[unit].Reduce), p.Units[unit].Apart)) {
 		var more []int
 		for _, r := range ranks {
 			a, _ := p.Axis(name)

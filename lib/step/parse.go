@@ -244,7 +244,8 @@ func (p *parser) about(word string, n int) (name *string, f fields, err error) {
 		}}, nil
 	case word == "unit" && n < len(p.Units):
 		u := &p.Units[n]
-		return &u.Name, fields{"shard": func(value string) error { u.Shard = value; return nil },
+		text := func(to *string) func(string) error { return func(value string) error { *to = value; return nil } }
+		return &u.Name, fields{"shard": text(&u.Shard), "apart": text(&u.Apart),
 			"reduce": func(value string) error {
 				u.Reduce = strings.Split(value, ",")
 				if slices.ContainsFunc(u.Reduce, func(a string) bool { return !plain(a) }) {

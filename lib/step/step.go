@@ -89,6 +89,9 @@ type Unit struct {
 	// Shard is the axis, one of Reduce, along which optimizer states are sharded, and gradients and parameters where
 	// the operations say so; "" means that the unit is not sharded.
 	Shard string
+	// Apart is the axis whose ranks have different parameters of the unit, such as experts, so that their gradients are
+	// complete without a reduction; "" is none.
+	Apart string
 }
 
 // Axis is a partition of the ranks into groups that communicate, or stands for the devices of each rank.

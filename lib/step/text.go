@@ -108,7 +108,8 @@ func (p *Plan) header() []string {
 			strings.Join(groups, "|")))
 	}
 	lines = append(lines, alike("unit", len(p.Units), func(u int) string {
-		return nameAndFields(p.Units[u].Name, "reduce", strings.Join(p.Units[u].Reduce, ","), "shard", p.Units[u].Shard)
+		return nameAndFields(p.Units[u].Name, "reduce", strings.Join(p.Units[u].Reduce, ","), "shard", p.Units[u].Shard, "apart",
+			p.Units[u].Apart)
 	})...)
 	lines = append(lines, alike("block", len(p.Blocks), func(b int) string {
 		text, units := nameAndFields(p.Blocks[b].Name), p.Blocks[b].Units

@@ -50,6 +50,7 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 	if l.shards, err = model.Shards(mesh.AxisSize); err != nil {
 		return l, err
 	}
+	l.shards = l.shards.Placed()
 	if err := l.fits(mesh); err != nil || l.shards.Axis == "" {
 		return l, err
 	}
@@ -71,7 +72,7 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 		cut := l.shards.Cuts[i]
 		for _, state := range r.GroupedOptimizer().States(s, optim.CutOf(cut)) {
 			if cut != nil && state.Axis >= 0 {
-				l.cuts[next] = &params.Cut{Axis: state.Axis, Index: cut.Index}
+				l.cuts[next] = cut.On(state.Axis)
 			}
 			next++
 		}
@@ -81,6 +82,9 @@ func newLayout(mesh *xla.Mesh, r Recipe) (layout, error) {
 
 // fits returns an error if the mesh does not have the axes that the layout needs.
 func (l layout) fits(mesh *xla.Mesh) error {
+	if l.shards.Experts != "" {
+		return fmt.Errorf("train: the model has experts along the mesh axis %q: use parallel.New", l.shards.Experts)
+	}
 	names, want := mesh.AxesNames(), append([]string{Axis}, l.shards.Tokens...)
 	if l.shards.Axis != "" {
 		want = append(want, l.shards.Axis)
@@ -115,7 +119,7 @@ func (l layout) place(i int) xla.Placement {
 	if l.cuts[i] == nil {
 		return xla.Replicated()
 	}
-	return xla.Shard(l.cuts[i].Axis, l.shards.Axis)
+	return xla.Shard(l.cuts[i].Axis, l.cuts[i].Along...)
 }
 
 // join assembles the full entry i of the state from the shards of all devices.
@@ -139,21 +143,29 @@ func (l layout) shard(g *graph.Graph) Shard {
 	if l.shards.Axis == "" {
 		return Shard{}
 	}
-	return l.recipe.CutShard(g, l.shards.Axis, l.shards.Cuts)
+	return l.recipe.CutShard(g, l.shards.Cuts)
 }
 
 // CutShard returns the [Shard] of a device with tensor parallelism: cuts say how each parameter is cut over the devices
-// along a mesh axis; nil means that each has the full one. It builds a graph.
-func (r Recipe) CutShard(g *graph.Graph, axis string, cuts []*params.Cut) Shard {
-	s := Shard{Sum: func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum, axis) }}
-	own := func(table any) *graph.Node { // the device's row of a table
-		return graph.Reshape(collective.Part(graph.Const(g, table), 0, axis), -1)
+// along mesh axes; nil means that each has the full one. Sum is along all of these. It builds a graph.
+func (r Recipe) CutShard(g *graph.Graph, cuts []*params.Cut) (s Shard) {
+	sum := func(axes []string) func(x *graph.Node) *graph.Node {
+		return func(x *graph.Node) *graph.Node { return collective.AllReduce(x, collective.Sum, axes...) }
 	}
+	var along []string
 	for i, spec := range r.Model.Params() {
 		cut, axes := cuts[i], noise.Full(spec.Shape.Dimensions)
 		part := optim.CutOf(cut)
 		if c, ok := part.(optim.Cut); ok {
-			c.Sum = s.Sum
+			c.Sum = sum(cut.Along)
+			own := func(table any) *graph.Node { // the device's row of a table
+				return graph.Reshape(collective.Part(graph.Const(g, table), 0, cut.Along...), -1)
+			}
+			for _, axis := range cut.Along {
+				if !slices.Contains(along, axis) {
+					along = append(along, axis)
+				}
+			}
 			if table := counted(cut); slices.ContainsFunc(table,
 				func(of []bool) bool { return slices.Contains(of, false) }) {
 				c.Counted = own(table)
@@ -164,6 +176,7 @@ func (r Recipe) CutShard(g *graph.Graph, axis string, cuts []*params.Cut) Shard 
 		}
 		s.parts, s.axes = append(s.parts, part), append(s.axes, axes)
 	}
+	s.Sum = sum(along)
 	return s
 }
 

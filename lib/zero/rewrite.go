@@ -7,7 +7,7 @@ import (
 )
 
 // Shard rewrites a plan for ZeRO (Rajbhandari et al. 2020, "ZeRO", §5): it shards the units whose gradients are reduced
-// along an axis over that axis.
+// along one of some axes over that axis.
 //
 //   - Stage 1 reduces a unit's gradients once, to shards, as soon as the last micro-batch's are there, updates the
 //     rank's shard, and gathers the new parameters.
@@ -17,18 +17,19 @@ import (
 //
 // In stages 2 and 3 pending is the maximal number of reductions that run beside the passes; with 0 the next pass waits
 // for each, which needs the least memory.
-func Shard(p *step.Plan, stage, ahead, pending int, axis string) *step.Plan {
+func Shard(p *step.Plan, stage, ahead, pending int, axes ...string) *step.Plan {
 	q := p.Clone()
 	for u, unit := range q.Units {
-		if i := slices.Index(unit.Reduce, axis); i >= 0 {
-			q.Units[u].Shard = axis
-			q.Units[u].Reduce = slices.Concat([]string{axis}, unit.Reduce[:i], unit.Reduce[i+1:])
+		among := func(axis string) bool { return slices.Contains(axes, axis) }
+		if i := slices.IndexFunc(unit.Reduce, among); i >= 0 {
+			q.Units[u].Shard = unit.Reduce[i]
+			q.Units[u].Reduce = slices.Concat([]string{unit.Reduce[i]}, unit.Reduce[:i], unit.Reduce[i+1:])
 		}
 	}
 	for r := range q.Ranks {
 		reduce(q, r, stage, pending)
 		if stage == 3 { // after reduce, so that parameters are freed right after their pass
-			gatherAhead(q, r, ahead, axis)
+			gatherAhead(q, r, ahead)
 		}
 	}
 	return q
@@ -63,7 +64,7 @@ func stretches(p *step.Plan, rank, ahead int) (all []stretch) {
 }
 
 // gatherAhead gathers each unit before its stretch, as many passes early as ahead says, and frees it after it.
-func gatherAhead(p *step.Plan, rank, ahead int, axis string) {
+func gatherAhead(p *step.Plan, rank, ahead int) {
 	coming, n := stretches(p, rank, ahead), 0
 	var open []stretch
 	p.Insert(rank, func(_ int, op step.Op) (before, behind []step.Op) {
@@ -73,7 +74,7 @@ func gatherAhead(p *step.Plan, rank, ahead int, axis string) {
 		for ; len(coming) > 0 && coming[0].first <= n+ahead; coming = coming[1:] {
 			open = append(open, coming[0])
 			before = append(before, step.Op{Kind: step.Gather, What: step.Parameters, Unit: coming[0].unit,
-				Micro: op.Micro, Axis: axis})
+				Micro: op.Micro, Axis: p.Units[coming[0].unit].Shard})
 		}
 		open = slices.DeleteFunc(open, func(s stretch) bool {
 			if s.last == n {
