@@ -40,7 +40,7 @@ func (c layers) embed(p params.Nodes, tokens *graph.Node, noise *Noise) *graph.N
 		}
 		x = graph.Add(x, graph.ExpandLeftToRank(pos, 3))
 	}
-	return c.dropTokens(graph.ConvertDType(x, p.Get("tok").DType()), noise, afterEmbedding)
+	return c.withTerm(c.dropTokens(graph.ConvertDType(x, p.Get("tok").DType()), noise, afterEmbedding), nil)
 }
 
 // Block returns the output (B,T,C) of Transformer block i, counted from 0, for x (B,T,C): attention and then the MLP,
@@ -57,10 +57,18 @@ func (c layers) block(p params.Nodes, i int, x *graph.Node, noise *Noise, plan r
 	at, noise := BlockName(i), noise.forLayer(i)
 	saved := saved{plan, i}
 	p = c.sharded(x.Graph(), p, at)
+	x, term := c.term(x)
 	y := c.attention(p, at, saved.after(recompute.Norm1, c.Normalize(p, at+".ln1", x)), noise, saved)
 	x = saved.after(recompute.Mid, graph.Add(x, c.dropTokens(y, noise, afterAttention)))
-	y = c.mlp(p, at, saved.after(recompute.Norm2, c.Normalize(p, at+".ln2", x)), saved)
-	return saved.after(recompute.Down, graph.Add(x, c.dropTokens(y, noise, afterMLP)))
+	y = saved.after(recompute.Norm2, c.Normalize(p, at+".ln2", x))
+	if c.mixtureAt(i) {
+		var own *graph.Node
+		y, own = c.experts(p, at, y, saved)
+		term = graph.Add(term, own)
+	} else {
+		y = c.mlp(p, at, y, saved)
+	}
+	return saved.after(recompute.Down, c.withTerm(graph.Add(x, c.dropTokens(y, noise, afterMLP)), term))
 }
 
 // saved applies the recomputation plan to the activations of a block; the zero value changes nothing.
@@ -145,6 +153,10 @@ func (c layers) qkv(p params.Nodes, at string, x *graph.Node) (q, k, v *graph.No
 		return graph.Slice(qkv, graph.AxisRange(), graph.AxisRange(), graph.AxisRange(from, from+n))
 	}
 	q, k, v = part(0, queries), part(queries, keys), part(queries+keys, keys)
+	if c.QKNorm {
+		rms := Config{Norm: RMSNorm}
+		q, k = rms.Normalize(p, at+".qnorm", q), rms.Normalize(p, at+".knorm", k)
+	}
 	if c.Positions == Rotary {
 		positions := c.positions(x.Graph(), t)
 		q, k = rotate(q, positions), rotate(k, positions)
@@ -209,6 +221,7 @@ func (c Config) Head(p params.Nodes, x *graph.Node) *graph.Node {
 // head is Head for the device's part of the vocabulary.
 func (c layers) head(p params.Nodes, x *graph.Node) *graph.Node {
 	p = c.sharded(x.Graph(), p, c.HeadPaths()...)
+	x, _ = c.term(x)
 	x = c.Normalize(p, "lnf", x)
 	if c.Tied {
 		return c.tensor.Columns(x, []*graph.Node{p.Get("tok")}, func(x, w *graph.Node) *graph.Node {

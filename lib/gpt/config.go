@@ -26,6 +26,7 @@ import (
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/lib/expert"
 	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/recompute"
@@ -70,6 +71,17 @@ type Config struct {
 	// Dropout is the probability, in [0,1), with which [Config.NoisyLoss] sets values to zero after the embedding, in
 	// the attention weights and at the end of each sub-layer (Srivastava et al. 2014). [Config.Loss] has no dropout.
 	Dropout float64 `json:"dropout,omitempty"`
+
+	// QKNorm normalizes queries and keys by [RMSNorm] over the features of each head, before rotary positions (Henry et
+	// al. 2020, "Query-Key Normalization for Transformers"; Qwen3).
+	QKNorm bool `json:"qk_norm,omitempty"`
+
+	// Experts replaces the MLP of the blocks by a mixture of experts (see package expert), whose MLPs are like it, with
+	// Experts.Hidden and without biases. The zero value is none. SharedExperts is the number of experts of that width that
+	// every token goes through, and DenseLayers the number of first blocks that keep the MLP (DeepSeek-V3).
+	Experts       expert.Config `json:"experts,omitzero"`
+	SharedExperts int           `json:"shared_experts,omitempty"`
+	DenseLayers   int           `json:"dense_layers,omitempty"`
 
 	// Flash computes attention block by block with [flash.Attention], which never stores the scores: the same results
 	// up to rounding, in memory linear in Seq. It always recomputes the scores, whatever Recompute says. It does not
@@ -157,6 +169,22 @@ func (c Config) Validate() error {
 		return fmt.Errorf("gpt: Config.Dropout is %g with Config.Flash, which does not support dropout of attention "+
 			"weights: unset one of the two", c.Dropout)
 	}
+	if c.mixture() {
+		if err := c.Experts.Validate(); err != nil {
+			return fmt.Errorf("gpt: Config.Experts: %w", err)
+		}
+	}
+	switch {
+	case !c.mixture() && (c.SharedExperts != 0 || c.DenseLayers != 0 || c.Experts != expert.Config{}):
+		return fmt.Errorf("gpt: Config.SharedExperts is %d, DenseLayers %d and Experts %+v, and Experts.Experts is 0: "+
+			"set it to the number of experts, or leave these out", c.SharedExperts, c.DenseLayers, c.Experts)
+	case c.SharedExperts < 0 || c.DenseLayers < 0 || c.DenseLayers > 0 && c.DenseLayers >= c.Layers:
+		return fmt.Errorf("gpt: Config.SharedExperts is %d and DenseLayers %d, of %d layers: choose at least 0, and "+
+			"fewer than the layers", c.SharedExperts, c.DenseLayers, c.Layers)
+	case c.mixture() && c.Compress != "":
+		return fmt.Errorf("gpt: Config.Compress is %q with Config.Experts, whose rows it does not support: leave it out",
+			c.Compress)
+	}
 	if err := c.Matmul.Validate(); err != nil {
 		return fmt.Errorf("gpt: Config.Matmul: %w", err)
 	}
@@ -184,6 +212,10 @@ func (c Config) headWidth() int { return c.Width / c.Heads }
 
 func (c Config) kvHeads() int { return cmp.Or(c.KVHeads, c.Heads) }
 
+// mixture reports whether the model has experts, and mixtureAt whether a block has.
+func (c Config) mixture() bool        { return c.Experts.Experts > 0 }
+func (c Config) mixtureAt(i int) bool { return c.mixture() && i >= c.DenseLayers }
+
 func (c Config) hidden() int { return cmp.Or(c.Hidden, 4*c.Width) }
 
 // Params lists the parameters, all float32: the token table "tok" (V,C), the table "pos" (Seq,C) of learned positions,
@@ -195,7 +227,7 @@ func (c Config) Params() params.Tree {
 		tree = append(tree, spec("pos", c.Seq, c.Width))
 	}
 	for i := range c.Layers {
-		tree = append(tree, c.blockParams(BlockName(i))...)
+		tree = append(tree, c.blockParams(i)...)
 	}
 	tree = append(tree, c.normParams("lnf")...)
 	if !c.Tied {
@@ -208,18 +240,42 @@ func (c Config) Params() params.Tree {
 func BlockName(i int) string { return fmt.Sprintf("h%d", i) }
 
 // blockParams lists the parameters of a block.
-func (c Config) blockParams(at string) params.Tree {
-	d := c.headWidth()
+func (c Config) blockParams(i int) params.Tree {
+	at, d := BlockName(i), c.headWidth()
 	tree := c.normParams(at + ".ln1")
 	// Columns of qkv: first q, k or v; then the head; then the feature.
 	tree = append(tree, c.linearParams(at+".qkv", c.Width, (c.Heads+2*c.kvHeads())*d)...)
+	if c.QKNorm {
+		tree = append(tree, spec(at+".qnorm.g", d), spec(at+".knorm.g", d))
+	}
 	tree = append(tree, c.linearParams(at+".o", c.Width, c.Width)...)
 	tree = append(tree, c.normParams(at+".ln2")...)
-	if c.Gated {
-		tree = append(tree, c.linearParams(at+".gate", c.Width, c.hidden())...)
+	if !c.mixtureAt(i) {
+		return append(tree, c.mlpParams(at, c.hidden())...)
 	}
-	tree = append(tree, c.linearParams(at+".up", c.Width, c.hidden())...)
-	return append(tree, c.linearParams(at+".down", c.hidden(), c.Width)...)
+	tree = append(tree, c.Experts.Params(at, c.Width, c.Gated)...)
+	if c.SharedExperts > 0 {
+		tree = append(tree, c.mlpParams(at+".shared", c.SharedExperts*c.Experts.Hidden)...)
+	}
+	return tree
+}
+
+func (c Config) mlpParams(at string, hidden int) (tree params.Tree) {
+	if c.Gated {
+		tree = append(tree, c.linearParams(at+".gate", c.Width, hidden)...)
+	}
+	tree = append(tree, c.linearParams(at+".up", c.Width, hidden)...)
+	return append(tree, c.linearParams(at+".down", hidden, c.Width)...)
+}
+
+// BufferNames lists the parameters that are buffers (see train.Buffered): the load of experts.
+func (c Config) BufferNames() (names []string) {
+	for i := range c.Layers {
+		if c.mixtureAt(i) {
+			names = append(names, c.Experts.Buffers(BlockName(i))...)
+		}
+	}
+	return names
 }
 
 func (c Config) linearParams(at string, in, out int) params.Tree {
@@ -266,10 +322,14 @@ func (c Config) Init() ([]*tensors.Tensor, error) {
 	values := make([]*tensors.Tensor, len(tree))
 	for i, s := range tree {
 		flat := make([]float32, s.Size())
+		first, buffer := c.Experts.Initial(s.Name)
+		if strings.HasSuffix(s.Name, ".g") {
+			first, buffer = 1, true
+		}
 		switch {
-		case strings.HasSuffix(s.Name, ".g"):
+		case buffer:
 			for k := range flat {
-				flat[k] = 1
+				flat[k] = first
 			}
 		case !strings.HasSuffix(s.Name, ".b"):
 			for k := range flat {

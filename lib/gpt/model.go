@@ -16,14 +16,14 @@ import (
 
 // Loss is the full model: the mean [CrossEntropy], in nats, of predicting each of the targets (B,T) from the inputs
 // (B,T) up to its position. It returns a float32 scalar (float64 for float64 parameters), and panics if a parameter is
-// missing or a shape does not fit.
+// missing or a shape does not fit. Losses of experts have gradients, and do not change its value.
 func (c Config) Loss(p params.Nodes, inputs, targets *graph.Node) *graph.Node {
-	return CrossEntropy(c.Forward(p, inputs), targets)
+	return c.oneDevice().fullLoss(p, inputs, targets, nil)
 }
 
 // NoisyLoss is [Config.Loss] with dropout, for training: key and row are those of [Noise].
 func (c Config) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Node) *graph.Node {
-	return CrossEntropy(c.oneDevice().logits(p, inputs, &Noise{Key: key, Row: row}), targets)
+	return c.oneDevice().fullLoss(p, inputs, targets, &Noise{Key: key, Row: row})
 }
 
 // MatmulPrecision returns the precision of the model's matmuls. It implements train.Multiplier.
@@ -32,11 +32,18 @@ func (c Config) MatmulPrecision() precision.Matmul { return c.Matmul }
 // Forward returns the logits (B,T,V) of the next token for each of the tokens (B,T): [Config.Embed], each
 // [Config.Block] in turn, and [Config.Head]. It panics where they do.
 func (c Config) Forward(p params.Nodes, tokens *graph.Node) *graph.Node {
-	return c.oneDevice().logits(p, tokens, nil)
+	one := c.oneDevice()
+	return one.head(p, one.through(p, tokens, nil))
 }
 
-// logits is Forward for the device's tokens.
-func (c layers) logits(p params.Nodes, tokens *graph.Node, noise *Noise) *graph.Node {
+// fullLoss is the loss of all layers, for the device's tokens.
+func (c layers) fullLoss(p params.Nodes, inputs, targets *graph.Node, noise *Noise) *graph.Node {
+	x := c.through(p, inputs, noise)
+	return c.lossOf(x, c.head(p, x), targets)
+}
+
+// through is what the last block passes on to the head.
+func (c layers) through(p params.Nodes, tokens *graph.Node, noise *Noise) *graph.Node {
 	if err := c.Validate(); err != nil {
 		panic(err)
 	}
@@ -45,7 +52,7 @@ func (c layers) logits(p params.Nodes, tokens *graph.Node, noise *Noise) *graph.
 	for i := range c.Layers {
 		x = c.block(p, i, x, noise, plan)
 	}
-	return c.head(p, x)
+	return x
 }
 
 // Chain returns the model as a chain of blocks: the embedding "embed", the Transformer blocks "h0", "h1", …, and the
@@ -69,6 +76,7 @@ func (m Parallel) Chain() (chain.Model, error) {
 // chain returns the chain of layers that may depend on the graph's mesh.
 func (c Config) chain(on func(*graph.Graph) layers) (chain.Model, error) {
 	m := chain.Model{Initial: c.Init, Matmul: c.Matmul, Noisy: c.Dropout > 0, Check: c.CheckBatch,
+		Buffers: c.BufferNames(),
 		Criterion: func(y, targets *graph.Node) *graph.Node { return on(y.Graph()).loss(y, targets) }}
 	var err error
 	add := func(name, kind string, paths []string, apply func(c layers, p params.Nodes, x *graph.Node,
@@ -86,15 +94,17 @@ func (c Config) chain(on func(*graph.Graph) layers) (chain.Model, error) {
 				return apply(on(x.Graph()), p, x, noise)
 			}})
 	}
-	kind := "block"
-	if c.Dropout > 0 || c.Recompute != recompute.None { // each block has random numbers, or a plan, of its own
-		kind = ""
-	}
 	add("embed", "", c.EmbedPaths(), func(c layers, p params.Nodes, tokens *graph.Node, noise *Noise) *graph.Node {
 		return c.embed(p, c.local(tokens), noise)
 	})
 	for i := range c.Layers {
-		name := BlockName(i)
+		name, kind := BlockName(i), "block"
+		switch {
+		case c.Dropout > 0 || c.Recompute != recompute.None: // each block has random numbers, or a plan, of its own
+			kind = ""
+		case c.mixtureAt(i):
+			kind = "experts"
+		}
 		add(name, kind, []string{name}, func(c layers, p params.Nodes, x *graph.Node, noise *Noise) *graph.Node {
 			plan := c.plan()
 			return c.block(p, i, plan.Enter(i, x), noise, plan)
@@ -104,6 +114,12 @@ func (c Config) chain(on func(*graph.Graph) layers) (chain.Model, error) {
 		_ *Noise) *graph.Node {
 		return c.head(p, x)
 	})
+	if c.mixture() {
+		m.Blocks[len(m.Blocks)-1].Loss = func(p params.Nodes, x, targets, _, _ *graph.Node) *graph.Node {
+			c := on(x.Graph())
+			return c.lossOf(x, c.head(p, x), targets)
+		}
+	}
 	return m, err
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
@@ -28,6 +29,10 @@ type Parallel struct {
 	// Sequence is the devices of sequence (context) parallelism, over sequences of Config.Seq tokens. It does not
 	// support Dropout, and computes attention as Config.Flash does, whether or not that is set.
 	Sequence sequence.Group
+	// Experts are the axes of expert parallelism: the devices along them have different experts and send each other
+	// tokens. The first may be between ranks (collective.Between). Tensor.Axis is one of them if that group has several
+	// devices.
+	Experts []string
 }
 
 // Rules returns how tensor parallelism cuts the model's parameters; parameters without a rule are replicated. The
@@ -36,6 +41,7 @@ type Parallel struct {
 func (c Config) Rules() tensor.Rules {
 	d := c.headWidth()
 	return tensor.Rules{
+		{Name: "h*.experts.*", Cut: tensor.Whole}, // see Parallel.Experts
 		{Name: "tok", Cut: tensor.Padded(0)},
 		{Name: "head.w", Cut: tensor.Padded(1)},
 		{Name: "h*.qkv.?", Cut: tensor.Heads(-1, c.Heads, c.kvHeads(), d)},
@@ -62,6 +68,9 @@ func (m Parallel) Validate() error {
 		case m.Config.Matmul != (precision.Matmul{}):
 			return errors.New("gpt: Config.Matmul is set with sequence parallelism, which computes matmuls of " +
 				"attention in float32: unset one of the two")
+		case m.Config.Experts.Capacity > 0:
+			return fmt.Errorf("gpt: Config.Experts.Capacity is %g with sequence parallelism, whose devices do not have "+
+				"the tokens in order: unset one of the two", m.Config.Experts.Capacity)
 		}
 	}
 	return nil
@@ -72,6 +81,9 @@ func (m Parallel) Params() params.Tree { return m.Config.Params() }
 
 // Init returns the initial values of the full model: [Config.Init].
 func (m Parallel) Init() ([]*tensors.Tensor, error) { return m.Config.Init() }
+
+// BufferNames lists the parameters that are buffers: [Config.BufferNames].
+func (m Parallel) BufferNames() []string { return m.Config.BufferNames() }
 
 // MatmulPrecision returns the precision of the model's matmuls.
 func (m Parallel) MatmulPrecision() precision.Matmul { return m.Config.Matmul }
@@ -95,14 +107,14 @@ func (m Parallel) Shards(size func(axis string) (int, error)) (s params.Shards, 
 	if m.Tensor.Sequence {
 		s.Between = append(slices.Clone(s.Tokens), m.Tensor.Axis)
 	}
-	if s.Axis = m.Tensor.Axis; s.Axis == "" {
-		return s, m.checkUlysses(size, 1)
+	if s.Axis = m.Tensor.Axis; s.Axis != "" {
+		if ranks, err = size(s.Axis); err != nil {
+			return s, err
+		}
 	}
-	if ranks, err = size(s.Axis); err != nil {
-		return s, err
-	}
-	placement := m.Sequence.Placement
-	if local := placement.Local(m.Config.Seq, tokens); m.Tensor.Sequence && local%ranks != 0 {
+	placement, mixture := m.Sequence.Placement, m.Config.mixture()
+	if local := placement.Local(m.Config.Seq, tokens); (mixture || m.Tensor.Sequence) && local%ranks != 0 ||
+		mixture && local*tokens > m.Config.Seq {
 		return s, fmt.Errorf("gpt: Config.Seq is %d, of which a device has %d tokens, which %d devices of tensor "+
 			"parallelism cannot split equally: choose a multiple of %d", m.Config.Seq, local, ranks,
 			placement.Local(1, 1)*tokens*ranks)
@@ -110,7 +122,49 @@ func (m Parallel) Shards(size func(axis string) (int, error)) (s params.Shards, 
 	if s.Cuts, err = m.Config.Rules().Cuts(m.Config.Params(), ranks); err != nil {
 		return s, err
 	}
+	if err := m.cutExperts(&s, size); err != nil {
+		return s, err
+	}
 	return s, m.checkUlysses(size, ranks)
+}
+
+// cutExperts adds the cuts of experts.
+func (m Parallel) cutExperts(s *params.Shards, size func(axis string) (int, error)) error {
+	if !m.Config.mixture() {
+		return nil
+	}
+	n := 1
+	for _, axis := range m.Experts {
+		along, err := size(axis)
+		if err != nil {
+			return err
+		}
+		if n *= along; axis != s.Axis && along > 1 {
+			s.Experts = axis
+		}
+	}
+	switch {
+	case s.Axis != "" && !slices.Contains(m.Experts, s.Axis):
+		return fmt.Errorf("gpt: Parallel.Experts is %q, without the axis %q of tensor parallelism, whose devices have "+
+			"different experts too: add it", m.Experts, s.Axis)
+	case m.Config.Experts.Experts%n != 0:
+		return fmt.Errorf("gpt: Config.Experts.Experts is %d, and %d devices along %q have different experts: choose a "+
+			"multiple", m.Config.Experts.Experts, n, m.Experts)
+	case n == 1:
+		return nil
+	}
+	*s = s.Placed()
+	for i, p := range m.Config.Params() {
+		if !strings.Contains(p.Name, ".experts.") {
+			continue
+		}
+		cut, err := params.EvenCut(0, p.Shape.Dim(0), n, false)
+		if err != nil {
+			return err
+		}
+		cut.Along, s.Cuts[i] = m.Experts, cut
+	}
+	return nil
 }
 
 // checkUlysses returns an error if Ulysses cannot split the heads of a rank of tensor parallelism over its devices.
@@ -138,7 +192,7 @@ func (m Parallel) NoisyLoss(p params.Nodes, inputs, targets, key, row *graph.Nod
 	if key != nil {
 		noise = &Noise{Key: key, Row: row}
 	}
-	return c.loss(c.logits(p, c.local(inputs), noise), targets)
+	return c.fullLoss(p, c.local(inputs), targets, noise)
 }
 
 // layers returns the layers of a device; groups of one device are left out.
@@ -150,6 +204,11 @@ func (m Parallel) layers(g *graph.Graph) layers {
 	if axes := m.Sequence.Axes(); len(axes) > 0 && collective.AxisSize(g, axes...) > 1 {
 		c.sequence = m.Sequence
 	}
+	for _, axis := range m.Experts {
+		if collective.AxisSize(g, axis) > 1 {
+			c.expertAxes = append(c.expertAxes, axis)
+		}
+	}
 	return c
 }
 
@@ -158,8 +217,9 @@ func (m Parallel) layers(g *graph.Graph) layers {
 // number of tokens, of heads and of vocabulary entries.
 type layers struct {
 	Config
-	tensor   tensor.Group
-	sequence sequence.Group
+	tensor     tensor.Group
+	sequence   sequence.Group
+	expertAxes []string
 }
 
 func (c Config) oneDevice() layers { return layers{Config: c} }
@@ -200,9 +260,13 @@ func (c layers) sharded(g *graph.Graph, p params.Nodes, paths ...string) params.
 	var names []string
 	var full []*graph.Node
 	for i, s := range tree {
-		if cuts[i] == nil {
+		switch {
+		case strings.Contains(s.Name, ".experts."): // each device has its own
+		case cuts[i] == nil && !c.tensor.Sequence && usedInParts(s.Name):
+			p[s.Name] = collective.F(p.Get(s.Name), c.tensor.Axis)
+		case cuts[i] == nil:
 			names, full = append(names, s.Name), append(full, p.Get(s.Name))
-		} else {
+		default:
 			p[s.Name] = c.tensor.SumCopies(p.Get(s.Name), cuts[i].Axis, cuts[i])
 		}
 	}
@@ -210,6 +274,11 @@ func (c layers) sharded(g *graph.Graph, p params.Nodes, paths ...string) params.
 		p[names[i]] = node
 	}
 	return p
+}
+
+// usedInParts reports whether each tensor-parallel device uses a parameter, which all have, for its own tokens or heads.
+func usedInParts(name string) bool {
+	return strings.Contains(name, ".router.") || strings.Contains(name, ".qnorm.") || strings.Contains(name, ".knorm.")
 }
 
 func (c layers) contextParallel() bool { return len(c.sequence.Axes()) > 0 }

@@ -6,6 +6,8 @@ import (
 	"strings"
 
 	"github.com/shardbook/shardbook/internal/engine"
+	"github.com/shardbook/shardbook/lib/expert"
+	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/step"
@@ -19,18 +21,36 @@ const (
 	BetweenStages = engine.BetweenStages // activations and their gradients, to neighbouring stages
 	BetweenRanks  = "replica"            // gradients of replicas, and parameters where ZeRO shards over them
 	BetweenShards = "shard"              // the same, within the group of replicas that shards one copy of the state
+	BetweenCopies = "copy"               // the same of experts, between the replicas that have the same ones
 )
 
 // compose returns the layout's step plans, which are repeated in turn: it transforms the plan of one device, whose
 // units have these parameters, by one technique after another. It also returns the parameters of the units of these
 // plans, and the number of blocks of each stage.
-func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int, tokens []string) (plans []*step.Plan, members [][]int,
-	cut []int, err error) {
-	inside := strings.Join(append([]string{train.Axis}, tokens...), "+")
-	if l.shards() > 1 {
-		p.Inside(inside, l.shards())
-		for u := range p.Units {
-			p.Units[u].Reduce = []string{inside}
+func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int, shards params.Shards) (plans []*step.Plan,
+	members [][]int, cut []int, err error) {
+	var experts []int // units
+	if l.Expert > 1 {
+		p, of, experts = expert.Apart(p, of, func(at int) bool {
+			return shards.Cuts[at] != nil && slices.Contains(shards.Cuts[at].Along, Expert)
+		})
+	}
+	var inside []string // axes of a rank's devices
+	for u := range p.Units {
+		axes, n := []string{train.Axis}, l.shards()
+		switch own := l.expertDevices(); {
+		case own > 1 && slices.Contains(experts, u):
+			n /= own
+		case own > 1:
+			axes = append(axes, Expert)
+		}
+		axis := strings.Join(append(axes, shards.Tokens...), "+")
+		if n == 1 {
+			continue
+		}
+		if p.Units[u].Reduce = []string{axis}; !slices.Contains(inside, axis) {
+			inside = append(inside, axis)
+			p.Inside(axis, n)
 		}
 	}
 	order, err := l.schedule()
@@ -58,14 +78,17 @@ func (l Layout) compose(r train.Recipe, p *step.Plan, of [][]int, tokens []strin
 	}
 	along, pending := inside, 0
 	if l.shards() == 1 {
-		along, pending = BetweenRanks, 1+l.Prefetch
+		along, pending = []string{BetweenRanks, BetweenCopies}, 1+l.Prefetch
 	}
 	if l.Shards > 1 {
-		along, p = BetweenShards, p.Replicate(l.Shards, BetweenShards)
+		along, p = []string{BetweenShards}, p.Replicate(l.Shards, BetweenShards)
 	}
 	p = p.Replicate(l.copies()/max(1, l.Shards), BetweenRanks)
+	if n := l.expertRanks(); n > 1 {
+		p = expert.Spread(p, experts, BetweenRanks, Expert, BetweenCopies, n)
+	}
 	if l.ZeRO > 0 && l.shards()*l.copies() > 1 && l.Shards != 1 { // else each replica has a copy
-		p = zero.Shard(p, l.ZeRO, l.Prefetch, pending, along)
+		p = zero.Shard(p, l.ZeRO, l.Prefetch, pending, along...)
 	}
 	if l.RingRanks {
 		p.Axes = append(p.Axes, step.Axis{Name: Ring, Size: l.Ring, Groups: ringsOf(len(p.Ranks), l.Ring, l.Pipe)})

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/shardbook/shardbook/lib/ddp"
 	"github.com/shardbook/shardbook/lib/memest"
@@ -21,6 +22,7 @@ const (
 	Ring    = "ring"
 	Ulysses = "ulysses"
 	Tensor  = "tensor"
+	Expert  = "expert"
 )
 
 // Layout is the number of devices in each kind of parallelism, and which state they shard. A zero number means 1.
@@ -47,6 +49,11 @@ type Layout struct {
 	RingRanks bool `json:"ring_ranks,omitempty"`
 	// Tensor is tensor parallelism: the number of devices that shard each layer.
 	Tensor int `json:"tensor,omitempty"`
+	// Expert is expert parallelism: the number of data-parallel devices among which the experts of a block are divided,
+	// and which send each other their tokens. It divides Data, or, if Data is 1, Replicas, whose neighbours then have
+	// different experts. Tensor-parallel devices have different experts in any case (Liu et al. 2025, "MoE Parallel
+	// Folding").
+	Expert int `json:"expert,omitempty"`
 	// TensorSequence also shards the activations between layers over these devices, by token (Korthikanti et al. 2022,
 	// §4.2.2).
 	TensorSequence bool `json:"tensor_sequence,omitempty"`
@@ -104,7 +111,7 @@ func (l Layout) withDefaults() Layout {
 		l.Pipe, l.Microbatches, l.Chunks, l.Schedule = len(l.Plan.Ranks), l.Plan.Micro, l.Plan.Chunks(),
 			pipeline.Kind(l.Plan.Name)
 	}
-	for _, n := range []*int{&l.Replicas, &l.Pipe, &l.Data, &l.Ring, &l.Ulysses, &l.Tensor, &l.Hosts} {
+	for _, n := range []*int{&l.Replicas, &l.Pipe, &l.Data, &l.Ring, &l.Ulysses, &l.Tensor, &l.Expert, &l.Hosts} {
 		*n = cmp.Or(*n, 1)
 	}
 	l.Microbatches = cmp.Or(l.Microbatches, l.Pipe)
@@ -142,6 +149,15 @@ func (l Layout) shards() int {
 	return l.Data * l.ring() * l.Ulysses
 }
 
+// expertRanks is the number of ranks with different experts, and expertDevices that of a rank's devices along [Expert].
+func (l Layout) expertRanks() int   { return l.withDefaults().Expert / l.expertDevices() }
+func (l Layout) expertDevices() int {
+	if l = l.withDefaults(); l.Data > 1 {
+		return l.Expert
+	}
+	return 1
+}
+
 // Between lists the communication between hosts by its names in [Layout.Traffic]: [BetweenRanks] for the gradients of
 // replicas, [BetweenStages] for activations.
 func (l Layout) Between() (axes []string) {
@@ -169,7 +185,7 @@ func (l Layout) Validate() error {
 		value int
 	}{
 		{"Replicas", l.Replicas}, {"Pipe", l.Pipe}, {"Data", l.Data}, {"Ring", l.Ring}, {"Ulysses", l.Ulysses},
-		{"Tensor", l.Tensor},
+		{"Tensor", l.Tensor}, {"Expert", l.Expert},
 		{"Chunks", l.Chunks}, {"Microbatches", l.Microbatches}, {"Hosts", l.Hosts}, {"ZeRO", l.ZeRO},
 		{"Prefetch", l.Prefetch},
 		{"Shards", l.Shards},
@@ -192,6 +208,13 @@ func (l Layout) Validate() error {
 		return fmt.Errorf("parallel: Layout.Shards is %d, with ZeRO=%d, %d replicas and %d devices of a rank that "+
 			"shard its state: choose a divisor of the replicas, for ZeRO over ranks of one device, or 0", l.Shards,
 			l.ZeRO, l.copies(), l.shards())
+	case l.Data > 1 && l.Data%l.Expert != 0 || l.Data == 1 && l.Replicas%l.Expert != 0:
+		return fmt.Errorf("parallel: Layout.Expert is %d, with Data=%d and Replicas=%d: choose a divisor of Data, or "+
+			"of Replicas if Data is 1", l.Expert, l.Data, l.Replicas)
+	case l.expertRanks() > 1 && (l.PerRank() > 1 || l.RingRanks || l.Shards > 0 || l.Every > 1 || l.Hook != nil):
+		return fmt.Errorf("parallel: Layout.Expert is %d, between ranks, with %d devices for each, RingRanks=%v, "+
+			"Shards=%d, Every=%d or a Hook: experts between ranks need ranks of one device, and none of these; or "+
+			"put them on the devices of a rank, with Data", l.Expert, l.PerRank(), l.RingRanks, l.Shards, l.Every)
 	case l.RingRanks && l.Ring == 1:
 		return errors.New("parallel: Layout.RingRanks is set and Ring is 1: set Ring to the number of ranks, or " +
 			"leave it out")
@@ -276,8 +299,24 @@ func (l Layout) schedule() (*step.Plan, error) {
 // axes are the axes of a rank's mesh. Tensor-parallel devices, which communicate most, are neighbours.
 func (l Layout) axes() []xla.MeshAxis {
 	l = l.withDefaults()
-	return []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, l.ring()), xla.Axis(Ulysses, l.Ulysses),
+	all := []xla.MeshAxis{xla.Axis(train.Axis, l.Data), xla.Axis(Ring, l.ring()), xla.Axis(Ulysses, l.Ulysses),
 		xla.Axis(Tensor, l.Tensor)}
+	if n := l.expertDevices(); n > 1 {
+		all[0].Size /= n
+		all = slices.Insert(all, 1, xla.Axis(Expert, n))
+	}
+	return all
+}
+
+// Experts returns the axes of the devices that have different experts of a block, to build the model with.
+func (l Layout) Experts() (axes []string) {
+	if l = l.withDefaults(); l.Expert > 1 {
+		axes = append(axes, Expert)
+	}
+	if l.Tensor > 1 {
+		axes = append(axes, Tensor)
+	}
+	return axes
 }
 
 // TensorGroup returns the group of tensor-parallel devices, to build the model with; the zero group if there is one

@@ -68,7 +68,7 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 	if err != nil {
 		return nil, err
 	}
-	plans, members, cut, err := l.compose(s.Recipe, s.Plans[0], s.Members, shards.Tokens)
+	plans, members, cut, err := l.compose(s.Recipe, s.Plans[0], s.Members, shards)
 	if err != nil {
 		return nil, err
 	}
@@ -88,13 +88,13 @@ func (l Layout) share(model train.Model) (shards params.Shards, err error) {
 	for _, axis := range l.axes() {
 		sizes[axis.Name] = axis.Size
 	}
-	sizes[Ring] = l.Ring
+	sizes[Ring], sizes[Expert] = l.Ring, l.Expert
 	shared, ok := model.(train.Shared)
 	if !ok {
-		if l.PerRank() > l.Data || l.Ring > 1 {
+		if l.PerRank() > l.Data || l.Ring > 1 || l.Expert > 1 {
 			return shards, fmt.Errorf("parallel: a %T does not say how devices shard it, and the layout has "+
-				"tensor=%d, ring=%d, ulysses=%d: give a model that does (train.Shared), as gpt.Parallel, or leave "+
-				"these at 1", model, l.Tensor, l.Ring, l.Ulysses)
+				"tensor=%d, ring=%d, ulysses=%d, expert=%d: give a model that does (train.Shared), as gpt.Parallel, or "+
+				"leave these at 1", model, l.Tensor, l.Ring, l.Ulysses, l.Expert)
 		}
 		return shards, nil
 	}
@@ -102,17 +102,22 @@ func (l Layout) share(model train.Model) (shards params.Shards, err error) {
 		if n, ok := sizes[axis]; ok {
 			return n, nil
 		}
-		return 0, fmt.Errorf("parallel: the model shards along the axis %q, and a layout has %q, %q and %q: use "+
-			"Layout.TensorGroup and SequenceGroup", axis, Ring, Ulysses, Tensor)
+		return 0, fmt.Errorf("parallel: the model shards along the axis %q, and a layout has %q, %q, %q and %q: use "+
+			"Layout.TensorGroup, SequenceGroup and Experts", axis, Ring, Ulysses, Tensor, Expert)
 	})
 	if err != nil {
 		return shards, err
 	}
 	for _, axis := range l.axes()[1:] {
-		if n := sizes[axis.Name]; n > 1 && axis.Name != shards.Axis && !slices.Contains(shards.Tokens, axis.Name) {
+		if n := sizes[axis.Name]; n > 1 && axis.Name != shards.Axis && axis.Name != shards.Experts &&
+			!slices.Contains(shards.Tokens, axis.Name) {
 			return shards, fmt.Errorf("parallel: the layout has %s=%d, and the model shards nothing along it: use "+
-				"Layout.TensorGroup and SequenceGroup", axis.Name, n)
+				"Layout.TensorGroup, SequenceGroup and Experts", axis.Name, n)
 		}
+	}
+	if l.Expert > 1 && shards.Experts != Expert {
+		return shards, fmt.Errorf("parallel: the layout has expert=%d, and the model has no experts along %q: use "+
+			"Layout.Experts", l.Expert, Expert)
 	}
 	if l.RingRanks { // whose ring shards nothing on a rank's devices
 		between := func(axis string) bool { return axis == Ring }
@@ -131,7 +136,9 @@ func (l Layout) share(model train.Model) (shards params.Shards, err error) {
 		}
 	}
 	if l.Tensor == 1 {
-		shards.Cuts, shards.Axis = nil, ""
+		if shards.Axis = ""; l.Expert == 1 {
+			shards.Cuts = nil
+		}
 	}
 	return shards, nil
 }

@@ -40,7 +40,8 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 		policy: train.Recipe{Precision: s.Precision}.Policy()}
 	f.list()
 	one, of := engine.Serial(f.model, l.Microbatches)
-	plans, members, _, err := l.compose(train.Recipe{Model: f.model, Precision: s.Precision}, one, of, f.tokens())
+	plans, members, _, err := l.compose(train.Recipe{Model: f.model, Precision: s.Precision}, one, of,
+		params.Shards{Tokens: f.tokens()})
 	if err != nil {
 		return nil, err
 	}

@@ -76,6 +76,9 @@ type Cutter func(s params.Spec, ranks int) (*params.Cut, error)
 // divide the axis.
 func Even(axis int) Cutter { return chunks(axis, false) }
 
+// Whole does not shard the parameter: every rank has it, or something else shards it.
+func Whole(params.Spec, int) (*params.Cut, error) { return nil, nil }
+
 // Padded is [Even] for any length: it pads the last ranks' chunks. Use it for the vocabulary ([Group.Embed],
 // [Group.CrossEntropy]).
 func Padded(axis int) Cutter { return chunks(axis, true) }
