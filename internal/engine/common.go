@@ -30,6 +30,7 @@ type common struct {
 	shards  []shards               // by unit
 	sharded bool                   // whether there are units with several shards
 	ring    int                    // ranks that have the same examples and different tokens
+	inside  []step.Axis            // between ranks, along which passes exchange tensors
 	hosts   bool                   // the host updates
 	flat    bool                   // units are matrices, because they are sharded or updated on the host
 }
@@ -61,6 +62,11 @@ func newCommon(s Spec) (*common, error) {
 			} else {
 				c.cuts[spec.Name] = cut
 			}
+		}
+	}
+	for _, name := range append([]string{s.Ring}, s.Between...) {
+		if a, ok := p.Axis(name); ok && a.Size > 1 {
+			c.inside = append(c.inside, a)
 		}
 	}
 	if a, ok := p.Axis(s.Ring); ok {

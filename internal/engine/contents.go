@@ -88,8 +88,8 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 		return []any{int32(p.steps)}, nil
 	case shardSlot:
 		return []any{int32(p.index(p.plan.Axes[x.number].Name))}, nil
-	case ringSlot:
-		return []any{int32(p.groups[p.Ring].Rank())}, nil
+	case rankSlot:
+		return []any{int32(p.index(p.inside[x.number].Name))}, nil
 	case factorSlot:
 		return []any{p.factor()}, nil
 	}

@@ -76,6 +76,9 @@ func NewPlan(r train.Recipe, l Layout) (*Plan, error) {
 	if l.RingRanks {
 		s.Ring = Ring
 	}
+	if l.expertRanks() > 1 {
+		s.Between = []string{Expert}
+	}
 	if s, err = s.Checked(plans...); err != nil {
 		return nil, err
 	}
