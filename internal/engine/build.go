@@ -48,8 +48,10 @@ func (o *own) segment(p *step.Plan, f *step.Flow, from, to int, s *io, sizes *si
 			b.serial = b.serial || !op.Kind.Pass()
 		}
 		b.read(in)
-		if place := b.number(ringSlot, 0); place != nil {
-			collective.Between(b.g, b.Ring, b.ring, place)
+		for i, a := range b.inside {
+			if rank := b.number(rankSlot, i); rank != nil {
+				collective.Between(b.g, a.Name, a.Size, rank)
+			}
 		}
 		for _, op := range p.Ranks[o.rank][from:to] {
 			b.do(op)

@@ -31,6 +31,7 @@ type common struct {
 	within  []string               // its mesh axes, if it is of each rank's own devices
 	perRank int                    // shards that a rank has: all, or one
 	ring    int                    // ranks that have the same examples and different tokens
+	inside  []step.Axis            // between ranks, along which passes exchange tensors
 	hosts   bool                   // the host updates
 	flat    bool                   // units are matrices, because they are sharded or updated on the host
 }
@@ -53,6 +54,11 @@ func newCommon(s Spec) (*common, error) {
 		}
 	}
 	p := s.Plans[0]
+	for _, name := range append([]string{s.Ring}, s.Between...) {
+		if a, ok := p.Axis(name); ok && a.Size > 1 {
+			c.inside = append(c.inside, a)
+		}
+	}
 	if a, ok := p.Axis(s.Ring); ok {
 		c.ring = a.Size
 	}

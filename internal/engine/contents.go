@@ -88,8 +88,8 @@ func (p *play) arg(x slot, s *segment) ([]any, error) {
 		return []any{int32(p.steps)}, nil
 	case shardSlot:
 		return []any{int32(p.shardIndex)}, nil
-	case ringSlot:
-		return []any{int32(p.groups[p.Ring].Rank())}, nil
+	case rankSlot:
+		return []any{int32(p.groups[p.inside[x.number].Name].Rank())}, nil
 	case factorSlot:
 		return []any{p.factor()}, nil
 	}

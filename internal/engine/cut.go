@@ -17,17 +17,17 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// onRing declares the ring's axis in a graph that is built only for its shapes or text.
-func (c *common) onRing(g *graph.Graph) {
-	if c.ring > 1 {
-		collective.Between(g, c.Ring, c.ring, graph.Const(g, int32(0)))
+// declare declares the axes between ranks in a graph that is built only for its shapes or text.
+func (c *common) declare(g *graph.Graph) {
+	for _, a := range c.inside {
+		collective.Between(g, a.Name, a.Size, graph.Const(g, int32(0)))
 	}
 }
 
-// textOf is xla.Backend.Text for functions that may use the ring's axis.
+// textOf is xla.Backend.Text for functions that may use the axes between ranks.
 func (r *Rank) textOf(fn func(in []*graph.Node) []*graph.Node, in ...shapes.Shape) (string, error) {
 	return r.backend.Text(func(in []*graph.Node) []*graph.Node {
-		r.onRing(in[0].Graph())
+		r.declare(in[0].Graph())
 		return fn(in)
 	}, in...)
 }

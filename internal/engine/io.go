@@ -68,8 +68,8 @@ func (o *own) listIO(p *step.Plan, f *step.Flow, from, to int) *io {
 		switch op.Kind {
 		case step.Forward, step.Recompute, step.Backward, step.InputGrad, step.WeightGrad:
 			o.takeWeights(op.Block, take)
-			if o.ring > 1 {
-				s.takes(slot{kind: ringSlot})
+			for i := range o.inside {
+				s.takes(slot{kind: rankSlot, number: i})
 			}
 			if o.model.Noisy {
 				s.takes(slot{kind: stepSlot})
@@ -210,7 +210,7 @@ const (
 	lossSlot                    // loss of a micro-batch: number
 	factorSlot                  // what an update multiplies gradients by
 	shardSlot                   // index of the rank among those that share the state
-	ringSlot                    // index of the rank in its ring
+	rankSlot                    // index of the rank along an axis that passes use: number
 	metricSlot                  // the vector of metrics of an update
 )
 

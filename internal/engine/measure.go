@@ -194,7 +194,7 @@ func (d *devices) measureBlock(o *own, i int, x, targets shapes.Shape, split boo
 	}
 	out, err := d.mesh.Shapes(func(in []*graph.Node) []*graph.Node {
 		g := in[0].Graph()
-		o.onRing(g)
+		o.declare(g)
 		c := chain.Operands{Weights: in[:n], X: in[n]}
 		if o.model.Noisy {
 			c.Key, c.Row = o.Recipe.Key(in[n+1]), in[n+2]

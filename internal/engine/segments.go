@@ -51,8 +51,8 @@ func (o *own) segments(p *step.Plan, f *step.Flow, alone bool) (all []*segment) 
 			waits[done] = true
 		}
 	}
-	// with a ring, exchanges in the middle of passes cut their programs
-	single := !alone && (o.devices() == 1 || o.ring > 1)
+	// exchanges in the middle of passes cut their programs
+	single := !alone && (o.devices() == 1 || len(o.inside) > 0)
 	var open *segment
 	micro := -1
 	for i, op := range list {
@@ -198,7 +198,7 @@ func (d *devices) prepare(o *own, p *step.Plan, f *step.Flow, s *segment, sizes 
 	}
 	var err error
 	full := phaseFn(fn, all, s.phases, len(s.phases), n)
-	if o.ring > 1 && !updates(first.Kind) {
+	if len(o.inside) > 0 && !updates(first.Kind) {
 		s.program, err = d.compileCut(key, full, in, l, o.apart())
 	} else {
 		s.program, err = compile(key, full, l)
@@ -213,7 +213,7 @@ func (o *own) shapeOf(x slot, shape shapes.Shape, s *io) shapes.Shape {
 		return shapes.Make(dtypes.Int32, len(s.touched))
 	case rowSlot:
 		return shapes.Make(dtypes.Uint32)
-	case stepSlot, shardSlot, ringSlot:
+	case stepSlot, shardSlot, rankSlot:
 		return shapes.Make(dtypes.Int32)
 	case factorSlot:
 		return shapes.Make(dtypes.Float32)

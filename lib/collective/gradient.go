@@ -26,15 +26,19 @@ func transpose(node *graph.Node, vs []*graph.Node, _ shapes.Shape) []*graph.Node
 		panic(fmt.Errorf("GoMLX's Distributed().AllReduce has no gradient: use collective.AllReduce"))
 	}
 	gradients := make([]*graph.Node, len(node.Inputs()))
-	for i, v := range vs[:len(vs)-1] {
+	of := len(vs) - 1
+	if c.Kind == xla.AllToAllV {
+		of = 1 // counts have no gradient
+	}
+	for i, v := range vs[:of] {
 		if v != nil { // the loss depends on this result
-			gradients[i] = transposed(c, v)
+			gradients[i] = transposed(c, v, node.Inputs())
 		}
 	}
 	return gradients
 }
 
-func transposed(c xla.Collective, v *graph.Node) *graph.Node {
+func transposed(c xla.Collective, v *graph.Node, operands []*graph.Node) *graph.Node {
 	switch c.Kind {
 	case xla.AllReduce:
 		switch c.Note {
@@ -52,6 +56,9 @@ func transposed(c xla.Collective, v *graph.Node) *graph.Node {
 		return AllToAll(v, c.Concat, c.Axis, c.Along...)
 	case xla.Permute:
 		return Permute(v, back(c.To, len(c.To)), c.Along...)
+	case xla.AllToAllV:
+		x, counts, received := operands[0], operands[1], operands[2]
+		return xla.Collective{Kind: c.Kind, Rows: x.Shape().Dimensions[0], Along: c.Along}.Apply(v, received, counts)[0]
 	}
 	panic(fmt.Errorf("no gradient for %v", c.Kind))
 }

@@ -40,7 +40,9 @@ func runCanaries(b *Backend, types []dtypes.DType, spoil func(name string, got [
 		return nil, fmt.Errorf("its matmuls and kernels cannot be checked: %w", err)
 	}
 	kinds := []CollectiveKind{AllReduce, AllGather, ReduceScatter, AllToAll, Permute}
-	if len(types) == 1 && !b.kernels {
+	if b.kernels {
+		kinds = append(kinds, AllToAllV)
+	} else if len(types) == 1 {
 		kinds = kinds[:1]
 	}
 	collectives, err := collectiveCanaries(b, kinds)
@@ -271,8 +273,12 @@ func collectiveCanaries(b *Backend, kinds []CollectiveKind) ([]given, error) {
 	program, err := Compile(mesh, func(x *graph.Node) []*graph.Node {
 		var results []*graph.Node
 		for _, kind := range kinds {
-			c := Collective{Kind: kind, Reduce: compute.ReduceOpSum, To: ring, Along: []string{"all"}}
-			result := c.Apply(x)[0]
+			c := Collective{Kind: kind, Reduce: compute.ReduceOpSum, To: ring, Rows: n, Along: []string{"all"}}
+			operands := []*graph.Node{x}
+			if one := graph.Ones(x.Graph(), shapes.Make(dtypes.Int32, n)); kind == AllToAllV {
+				operands = append(operands, one, one)
+			}
+			result := c.Apply(operands...)[0]
 			if known, ok := CollectiveOf(result.Inputs()[0]); !ok || known.Kind != kind { // needed for gradients
 				panic(fmt.Errorf("the graph's node for %v does not know its kind", kind))
 			}
@@ -312,7 +318,7 @@ func afterCollective(kind CollectiveKind, n int) []float64 {
 			switch kind {
 			case AllReduce:
 				all = append(all, sum(i))
-			case AllToAll:
+			case AllToAll, AllToAllV:
 				all = append(all, float64(i*n+d))
 			case Permute:
 				all = append(all, float64((d+n-1)%n*n+i))

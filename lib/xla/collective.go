@@ -21,6 +21,7 @@ const (
 	ReduceScatter                       // Axis shrinks by the number of ranks
 	AllToAll                            // Axis shrinks, Concat grows
 	Permute                             // rank r sends its operand to rank To[r]
+	AllToAllV                           // rows go to ranks by counts; see Rows
 )
 
 // String returns XLA's name of the operation.
@@ -31,7 +32,8 @@ func (k CollectiveKind) String() string {
 	return kindNames[k]
 }
 
-var kindNames = []string{"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute"}
+var kindNames = []string{"all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute",
+	"all-to-all-v"}
 
 // Collective is a collective operation between the devices of a mesh inside a graph. Use lib/collective, which checks
 // arguments and has gradients.
@@ -45,6 +47,12 @@ type Collective struct {
 	Concat int                  // for AllToAll: the axis along which the pieces are joined
 	To     []int                // for Permute: the rank that each rank sends to; -1: none
 
+	// Rows is the number of rows of the result, for AllToAllV. Its operands are x, the int32 counts of x's rows for each
+	// rank, and the counts of what is received (see collective.AllToAllV). XLA has no such operation. Where no kernel
+	// can do it, XLA does an all-to-all of parts that are all as long as x; then a result that is too short is NaN, or
+	// integers of 1 bits, and there is no error.
+	Rows int
+
 	// Bits adds the operands' bits as integers, for AllReduce and ReduceScatter. If all ranks but one have zeros, the
 	// sum is that one's operand bit for bit; a sum of floats would lose the sign of -0 and, on CPUs, subnormal numbers.
 	Bits bool
@@ -57,8 +65,8 @@ type Collective struct {
 	Note string
 }
 
-// Apply adds the operation to the graph of its operands; only AllReduce may have more than one. It panics if the graph
-// is not built for a mesh (see Compile).
+// Apply adds the operation to the graph of its operands; only AllReduce and AllToAllV have more than one. It panics if
+// the graph is not built for a mesh (see Compile).
 func (c Collective) Apply(operands ...*graph.Node) []*graph.Node {
 	g := operands[0].Graph()
 	// The additional operand, which is returned unchanged, makes a node with two results. With one result, GoMLX drops
@@ -132,6 +140,9 @@ func (f *function) collective(c Collective, operands []compute.Value, groups [][
 	if results, ok, err := f.meet(c, operands, groups); ok || err != nil {
 		return results, err
 	}
+	if c.Kind == AllToAllV {
+		return f.padded(c, operands, groups)
+	}
 	result, err := f.write(c, hloValue(operands[0]), groups)
 	if err != nil {
 		return nil, err
@@ -173,13 +184,16 @@ func (f *function) allReduce(c Collective, operands []compute.Value, groups [][]
 	return results, nil
 }
 
-// onBits does an operation on integers with the operands' bits.
+// onBits does an operation on integers with the bits of operands that are floats.
 func (f *function) onBits(c Collective, operands []compute.Value, groups [][]int) ([]compute.Value, error) {
 	c.Bits = false
 	m := &maker{f: f}
 	bits, types := make([]compute.Value, len(operands)), make([]dtypes.DType, len(operands))
 	for i, x := range operands {
-		types[i] = hloValue(x).Shape().DType
+		types[i], bits[i] = hloValue(x).Shape().DType, x
+		if !types[i].IsFloat() {
+			continue
+		}
 		integer, ok := integers[types[i].Size()]
 		if !ok {
 			return nil, fmt.Errorf("bits of %v: no integer has %d bytes: convert to a type of 1, 2, 4 or 8", types[i],
@@ -195,7 +209,9 @@ func (f *function) onBits(c Collective, operands []compute.Value, groups [][]int
 		return nil, err
 	}
 	for i := range results {
-		results[i] = m.of(f.Bitcast(results[i], types[i]))
+		if types[i].IsFloat() {
+			results[i] = m.of(f.Bitcast(results[i], types[i]))
+		}
 	}
 	return results, m.err
 }

@@ -53,6 +53,10 @@ func (c Collective) planOf(dims []int, ranks int) (p plan, ok bool) {
 	if c.Kind == AllReduce || c.Kind == Permute {
 		return p, true
 	}
+	if c.Kind == AllToAllV {
+		p.result[0] = c.Rows
+		return p, true
+	}
 	if c.Kind != AllGather { // the axis is split
 		if dims[c.Axis]%ranks != 0 {
 			return p, false
@@ -96,8 +100,8 @@ func (f *function) meet(c Collective, operands []value, groups [][]int) (results
 	if c.moves() {
 		reduction = 0
 	}
-	if !f.meets() || len(groups) == 0 || len(groups[0]) < 2 || !slices.Contains(meetingTypes, of.DType) ||
-		reduction == 0 && !c.moves() {
+	alone := len(groups) == 0 || len(groups[0]) < 2 && c.Kind != AllToAllV
+	if !f.meets() || alone || !slices.Contains(meetingTypes, of.DType) || reduction == 0 && !c.moves() {
 		return nil, false, nil
 	}
 	ranks, kernel := len(groups[0]), collectiveKernels[c.Kind]
@@ -120,19 +124,23 @@ func (f *function) meet(c Collective, operands []value, groups [][]int) (results
 	if err != nil {
 		return nil, false, err
 	}
+	arrays, beside := operands, []value{constant}
+	if c.Kind == AllToAllV {
+		arrays, beside = operands[:1], []value{operands[1], constant}
+	}
 	var shapes []xlashapes.Shape
-	for _, x := range operands {
+	for _, x := range arrays {
 		if c.Kind == AllReduce {
 			p.result = hloValue(x).Shape().Dimensions
 		}
 		shapes = append(shapes, xlashapes.Make(of.DType, p.result...))
 	}
 	f.met = true
-	results, err = kernel.call(append(slices.Clone(operands), constant), shapes)
+	results, err = kernel.call(slices.Concat(arrays, beside), shapes)
 	if err == nil && (c.Kind == AllReduce || c.Kind == AllToAll && c.Axis == c.Concat) && !b.keeps(operands...) {
 		inPlace(statementOf(hloValue(results[0])), len(results))
 	}
-	return results, true, err
+	return append(results, operands[len(results):]...), true, err
 }
 
 // keeps reports whether one of the values is an input of the program that is not donated, which XLA would copy first.

@@ -50,7 +50,7 @@ func randomExchange(random *rand.Rand) exchange {
 	for range 1 + random.IntN(3) {
 		e.dims = append(e.dims, 1+random.IntN(30))
 	}
-	e.Kind, e.Axis = CollectiveKind(random.IntN(len(kindNames))), random.IntN(len(e.dims))
+	e.Kind, e.Axis = CollectiveKind(random.IntN(int(AllToAllV))), random.IntN(len(e.dims))
 	e.Concat, e.To = random.IntN(len(e.dims)), random.Perm(ranks)
 	e.Reduce = slices.Sorted(maps.Keys(reductions))[random.IntN(len(reductions))]
 	if random.IntN(2) == 0 {

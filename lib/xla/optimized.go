@@ -109,7 +109,9 @@ func (h *hlo) collectives() (all []between) {
 			}
 			var given int64
 			for _, operand := range i.operands {
-				given += operand.bytes()
+				if given += operand.bytes(); CollectiveKind(kind) == AllToAllV {
+					break // without the counts
+				}
 			}
 			all = append(all, between{Traffic{CollectiveKind(kind), 1, max(given, i.written(false))}, i.between()})
 		}

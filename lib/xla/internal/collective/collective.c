@@ -186,7 +186,7 @@ static int begin(foreign_frame *f, meeting **at, const char *name, int64_t run, 
 // with a future in the frame or an error.
 static meeting *arrive(foreign_frame *f, const char *name, const plan *p, int64_t run, int64_t group, int64_t rank,
 		foreign_error **wrong) {
-	int64_t arrays = f->out.size;
+	int64_t arrays = f->in.size - 1;
 	const char *problem = NULL;
 	pthread_mutex_lock(&lock);
 	meeting **at = &first;
@@ -205,7 +205,7 @@ static meeting *arrive(foreign_frame *f, const char *name, const plan *p, int64_
 		m->arrived++;
 		for (int64_t i = 0; i < arrays; i++) {
 			m->in[rank * arrays + i] = foreign_in(f, i)->data;
-			m->out[rank * arrays + i] = foreign_out(f, i)->data;
+			if (i < f->out.size) m->out[rank * arrays + i] = foreign_out(f, i)->data;
 		}
 		f->future = m->futures[rank] = later.future;
 		if (last) *at = m->next;
@@ -215,10 +215,10 @@ static meeting *arrive(foreign_frame *f, const char *name, const plan *p, int64_
 	return last ? m : NULL;
 }
 
-// run does one device's call. The operands are the arrays and the plan.
-static foreign_error *run(foreign_frame *f, const char *name) {
+// run does one device's call. The operands are the arrays, counts if parts are uneven, and the plan.
+static foreign_error *run(foreign_frame *f, const char *name, int uneven) {
 	plan p;
-	if (f->in.size < 2 || f->out.size != f->in.size - 1 || !read_plan(foreign_in(f, f->in.size - 1), &p))
+	if (f->in.size < 2 + uneven || f->out.size != f->in.size - 1 - uneven || !read_plan(foreign_in(f, f->in.size - 1), &p))
 		return foreign_fail(f, "a collective's call does not have the operands, results and plan that lib/xla writes");
 	foreign_run_args which = {sizeof which, NULL, f->context, 0};
 	foreign_device_args device = {sizeof device, NULL, f->context, 0};
@@ -228,20 +228,23 @@ static foreign_error *run(foreign_frame *f, const char *name) {
 	while (place < all && p.first + p.devices[place] != device.device) place++;
 	if (place == all) return foreign_fail(f, "a collective runs on a device that is in none of its groups");
 	for (int64_t i = 0; i < f->out.size; i++)
-		if (!fits(&p, foreign_in(f, 0)->type, foreign_in(f, i), foreign_out(f, i)))
+		if (uneven ? !fits_uneven(&p, foreign_in(f, 0), foreign_in(f, 1), foreign_out(f, 0)) :
+				!fits(&p, foreign_in(f, 0)->type, foreign_in(f, i), foreign_out(f, i)))
 			return foreign_fail(f, "a collective's operands and results have types or sizes that do not fit");
 	meeting *m = arrive(f, name, &p, which.run, place / p.ranks, place % p.ranks, &wrong);
 	if (!m) return wrong;
-	wrong = move(f, &p, m->in, m->out);
-	end(m, wrong ? "a collective's last device was out of memory" : NULL);
+	char problem[300] = "a collective's last device was out of memory";
+	wrong = uneven ? move_uneven(f, &p, m->in, m->out, problem, sizeof problem) : move(f, &p, m->in, m->out);
+	end(m, wrong ? problem : NULL);
 	return wrong;
 }
 
-static foreign_error *all_reduce(foreign_frame *f) { return run(f, "all-reduce"); }
-static foreign_error *all_gather(foreign_frame *f) { return run(f, "all-gather"); }
-static foreign_error *reduce_scatter(foreign_frame *f) { return run(f, "reduce-scatter"); }
-static foreign_error *all_to_all(foreign_frame *f) { return run(f, "all-to-all"); }
-static foreign_error *permute(foreign_frame *f) { return run(f, "collective-permute"); }
+static foreign_error *all_reduce(foreign_frame *f) { return run(f, "all-reduce", 0); }
+static foreign_error *all_gather(foreign_frame *f) { return run(f, "all-gather", 0); }
+static foreign_error *reduce_scatter(foreign_frame *f) { return run(f, "reduce-scatter", 0); }
+static foreign_error *all_to_all(foreign_frame *f) { return run(f, "all-to-all", 0); }
+static foreign_error *permute(foreign_frame *f) { return run(f, "collective-permute", 0); }
+static foreign_error *all_to_all_v(foreign_frame *f) { return run(f, "all-to-all-v", 1); }
 
 // They have names of their own, so that profiles and the compiled program tell them apart.
 void *shardbook_meet_all_reduce(foreign_frame *f) { return foreign_handle(f, all_reduce); }
@@ -249,3 +252,4 @@ void *shardbook_meet_all_gather(foreign_frame *f) { return foreign_handle(f, all
 void *shardbook_meet_reduce_scatter(foreign_frame *f) { return foreign_handle(f, reduce_scatter); }
 void *shardbook_meet_all_to_all(foreign_frame *f) { return foreign_handle(f, all_to_all); }
 void *shardbook_meet_permute(foreign_frame *f) { return foreign_handle(f, permute); }
+void *shardbook_meet_all_to_all_v(foreign_frame *f) { return foreign_handle(f, all_to_all_v); }

@@ -4,7 +4,7 @@ package collective
 
 import "unsafe"
 
-var names = []string{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute"}
+var names = []string{"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "permute", "all_to_all_v"}
 
 // Kernel returns the kernel for a kind of collective, in the order of xla.CollectiveKind.
 func Kernel(kind int) (name string, handler unsafe.Pointer) {

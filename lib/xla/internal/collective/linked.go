@@ -10,10 +10,11 @@ void *shardbook_meet_all_gather(void *);
 void *shardbook_meet_reduce_scatter(void *);
 void *shardbook_meet_all_to_all(void *);
 void *shardbook_meet_permute(void *);
+void *shardbook_meet_all_to_all_v(void *);
 void shardbook_meet_patience(int64_t);
 static void *address(int i) {
 	void *all[] = {shardbook_meet_all_reduce, shardbook_meet_all_gather, shardbook_meet_reduce_scatter,
-		shardbook_meet_all_to_all, shardbook_meet_permute};
+		shardbook_meet_all_to_all, shardbook_meet_permute, shardbook_meet_all_to_all_v};
 	return all[i];
 }
 */

@@ -196,3 +196,84 @@ static foreign_error *move(foreign_frame *f, const plan *p, void **in, void **ou
 	w.parts = bytes / LEAST + 1 < w.all ? bytes / LEAST + 1 : w.all;
 	return foreign_for(f, w.parts, 2 * CHUNK, part, &w);
 }
+
+// With uneven parts, operands are rows and int32 counts, as many for each rank. The first rows go to rank 0, as many as its
+// counts add up to, the next to rank 1, and so on. A result has the rows for its rank in the senders' order, then zeros.
+
+static int fits_uneven(const plan *p, const foreign_array *x, const foreign_array *counts, const foreign_array *y) {
+	int same = x->type == y->type && size_of(x->type) && x->rank == y->rank && x->rank > 0;
+	for (int64_t i = 1; same && i < x->rank; i++) same = x->dims[i] == y->dims[i];
+	return same && counts->type == FOREIGN_S32 && foreign_elements(counts) % p->ranks == 0;
+}
+
+typedef struct {
+	moving w;
+	const int64_t *from;  // (senders, receivers): where the rows for a receiver begin
+	const int64_t *to;    // (receivers, senders + 1): where the rows from a sender begin; the last: where all end
+	int64_t bytes, rows;  // of a row, in a result
+	int64_t shares;       // parts for each result
+} scattering;
+
+// share fills one of several equal parts of a result.
+static void share(void *of, int64_t number, void *unused) {
+	(void)unused;
+	const scattering *u = of;
+	const int64_t ranks = u->w.p->ranks, d = number / u->shares, part = number % u->shares, *to = u->to + d * (ranks + 1);
+	int64_t at = u->rows * part / u->shares, end = u->rows * (part + 1) / u->shares;
+	char *y = u->w.out[d * u->w.arrays];
+	for (int64_t s = 0; s < ranks; s++) {
+		int64_t till = to[s + 1] < end ? to[s + 1] : end;
+		if (at >= till) continue;
+		const char *x = u->w.in[s * u->w.arrays];
+		put(&u->w, y + at * u->bytes, x + (u->from[s * ranks + d] + at - to[s]) * u->bytes, (till - at) * u->bytes);
+		at = till;
+	}
+	memset(y + at * u->bytes, 0, (end - at) * u->bytes);
+#ifdef __SSE2__
+	_mm_sfence();
+#endif
+}
+
+// move_uneven is move for uneven parts. It writes the problem if counts are wrong.
+static foreign_error *move_uneven(foreign_frame *f, const plan *p, void **in, void **out, char *problem, size_t room) {
+	enum { PAST = 8 << 20, LEAST = 128 << 10 }; // as in move
+	const foreign_array *x = foreign_in(f, 0), *y = foreign_out(f, 0);
+	int64_t ranks = p->ranks, each = foreign_elements(foreign_in(f, 1)) / ranks, arrays = f->in.size - 1;
+	int64_t from[ranks * ranks], to[ranks * (ranks + 1)], bytes = size_of(x->type);
+	for (int64_t i = 1; i < x->rank; i++) bytes *= x->dims[i];
+	for (int64_t d = 0; d < ranks; d++) to[d * (ranks + 1)] = 0;
+	for (int64_t s = 0; s < ranks; s++) {
+		const int32_t *counts = in[s * arrays + 1];
+		int64_t sent = 0;
+		for (int64_t d = 0; d < ranks; d++) {
+			int64_t *after = &to[d * (ranks + 1) + s + 1];
+			from[s * ranks + d] = sent;
+			for (int64_t g = 0; g < each; g++) {
+				int64_t count = counts[d * each + g];
+				if (count < 0) {
+					snprintf(problem, room, "all-to-all-v: rank %lld counts %lld rows for rank %lld: counts must be at "
+						"least 0", (long long)s, (long long)count, (long long)d);
+					return foreign_fail(f, problem);
+				}
+				sent += count;
+			}
+			*after = after[-1] + sent - from[s * ranks + d];
+		}
+		if (sent > x->dims[0]) {
+			snprintf(problem, room, "all-to-all-v: the counts of rank %lld are of %lld rows, and it has %lld",
+				(long long)s, (long long)sent, (long long)x->dims[0]);
+			return foreign_fail(f, problem);
+		}
+	}
+	for (int64_t d = 0; d < ranks; d++)
+		if (to[d * (ranks + 1) + ranks] > y->dims[0]) {
+			snprintf(problem, room, "all-to-all-v: rank %lld is sent %lld rows, and its result has only %lld: give "
+				"AllToAllV enough for the worst case", (long long)d, (long long)to[d * (ranks + 1) + ranks],
+				(long long)y->dims[0]);
+			return foreign_fail(f, problem);
+		}
+	int64_t result = y->dims[0] * bytes, shares = result / LEAST + 1;
+	scattering u = {{.p = p, .in = in, .out = out, .arrays = arrays, .past = result * ranks >= PAST}, from, to, bytes,
+		y->dims[0], shares};
+	return foreign_for(f, ranks * shares, 0, share, &u);
+}
