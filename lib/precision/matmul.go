@@ -94,12 +94,23 @@ func (m Matmul) Dot(lhs *graph.Node, lhsContracting, lhsBatch []int, rhs *graph.
 			of := m.rounding(in[0].Graph(), m.Operands)
 			return []*graph.Node{m.product(of(in[0], m.Operands), of(in[1], m.Operands))}
 		},
-		func(in, _, v []*graph.Node) []*graph.Node {
-			of := m.rounding(in[0].Graph(), m.Operands, m.Gradients)
-			l, r, dy := of(in[0], m.Operands), of(in[1], m.Operands), of(v[0], m.Gradients)
-			return []*graph.Node{m.product(dy, r.swap()), m.product(dy.swap(), l.swap())}
-		})[0]
+		func(in, _, v []*graph.Node) []*graph.Node { return m.gradients(in[0], in[1], v[0]) })[0]
 	return graph.Reshape(y, slices.Concat(of.batch, of.free, other.free)...)
+}
+
+// gradients returns those of l·rᵀ, for l (B,M,K), r (B,N,K) and the output gradient dy (B,M,N).
+func (m Matmul) gradients(l, r, dy *graph.Node) []*graph.Node {
+	of := m.rounding(l.Graph(), m.Operands, m.Gradients)
+	left, right, by := of(l, m.Operands), of(r, m.Operands), of(dy, m.Gradients)
+	return []*graph.Node{m.product(by, right.swap()), m.product(by.swap(), left.swap())}
+}
+
+// DotGradients returns the gradients of the matmul [Matmul.Dot] of lhs (M,K) and rhs (K,N), in their type, for the
+// output gradient v (M,N). It is for loops, in which GoMLX has no gradients.
+func (m Matmul) DotGradients(lhs, rhs, v *graph.Node) (dLHS, dRHS *graph.Node) {
+	batch := func(x *graph.Node) *graph.Node { return graph.InsertAxes(x, 0) }
+	d := m.gradients(batch(lhs), batch(graph.Transpose(rhs, 0, 1)), batch(v))
+	return graph.Squeeze(d[0], 0), graph.Transpose(graph.Squeeze(d[1], 0), 0, 1)
 }
 
 // dotGeneral is the backend's own, whose gradient GoMLX computes in the type of the result.

@@ -1,0 +1,186 @@
+package expert
+
+import (
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/gomlx/compute"
+	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
+
+	"github.com/shardbook/shardbook/internal/devicetest"
+	"github.com/shardbook/shardbook/internal/must"
+	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/recompute"
+)
+
+func TestMain(m *testing.M) { devicetest.Main(m) }
+
+type nodes = []*graph.Node
+
+// swish is the layer's activation in tests: SiLU, or SwiGLU.
+func swish(h []*graph.Node) *graph.Node {
+	silu := func(x *graph.Node) *graph.Node { return graph.Mul(x, graph.Sigmoid(x)) }
+	if len(h) == 1 {
+		return silu(h[0])
+	}
+	return graph.Mul(h[0], silu(h[1]))
+}
+
+// problem is a layer, its parameters and tokens.
+type problem struct {
+	reference
+	p     values
+	x     []float64
+	batch int
+}
+
+func (p problem) String() string {
+	return fmt.Sprintf("%+v, gated %v, %d sequences of %d", p.Config, p.gated, p.batch, p.length)
+}
+
+// problems are random ones; some of them have experts without tokens, since there are more experts than choices.
+func problems(n int) (all []problem) {
+	random := rand.New(rand.NewPCG(1, 2))
+	maybe := func(x float64) float64 { return x * float64(random.IntN(2)) }
+	for len(all) < n {
+		c := Config{Experts: 2 + random.IntN(15), Hidden: 1 + random.IntN(6), Router: []Router{"", Softmax, Sigmoid}[random.IntN(3)],
+			Normalize: random.IntN(2) == 0, Scale: maybe(2.5), Balance: maybe(0.3), ZLoss: maybe(0.2)}
+		c.PerToken = 1 + random.IntN(min(4, c.Experts))
+		if random.IntN(2) == 0 {
+			c.Capacity = 0.5 + random.Float64()
+		}
+		if c.Router == Sigmoid {
+			c.BiasRate = maybe(0.1)
+		}
+		if groups := 1 + random.IntN(4); c.Experts%groups == 0 && random.IntN(2) == 0 {
+			c.Groups, c.GroupsPerToken = groups, 1+random.IntN(groups)
+		}
+		if c.Validate() != nil {
+			continue
+		}
+		r := reference{c, 1 + random.IntN(7), random.IntN(2) == 0, 1 + random.IntN(9)}
+		all = append(all, newProblem(r, 1+random.IntN(3), random))
+	}
+	return all
+}
+
+func newProblem(r reference, batch int, random *rand.Rand) problem {
+	p := problem{r, r.random(random), make([]float64, batch*r.length*r.width), batch}
+	for i := range p.x {
+		p.x[i] = random.NormFloat64()
+	}
+	return p
+}
+
+func (p problem) layer() Layer { return Layer{Config: p.Config, Activate: swish} }
+
+func (p problem) tree() params.Tree { return p.Params("moe", p.width, p.gated) }
+
+// inputs are the tokens, then the parameters.
+func (p problem) inputs() []*tensors.Tensor {
+	all := []*tensors.Tensor{tensors.FromFlatDataAndDimensions(slices.Clone(p.x), p.batch, p.length, p.width)}
+	for _, s := range p.tree() {
+		all = append(all, tensors.FromFlatDataAndDimensions(slices.Clone(p.p[s.Name]), s.Shape.Dimensions...))
+	}
+	return all
+}
+
+// weigh is the loss of the reference; first is the index in the batch of the first sequence of y.
+func weigh(y, term *graph.Node) *graph.Node {
+	at := graph.Iota(y.Graph(), shapes.Make(dtypes.Float64, y.Shape().Size()), 0)
+	sum := graph.ReduceAllSum(graph.Mul(graph.ConvertDType(graph.Reshape(y, -1), dtypes.Float64), graph.Cos(at)))
+	return graph.Add(sum, graph.ReduceAllMean(graph.ConvertDType(term, dtypes.Float64)))
+}
+
+// applied returns y, term, and the loss's gradients by all inputs.
+func (p problem) applied(of dtypes.DType, apply func(in nodes) nodes) func(in nodes) nodes {
+	return func(in nodes) nodes {
+		for i := range in {
+			in[i] = graph.ConvertDType(in[i], of)
+		}
+		out := apply(in)
+		all := append(out, graph.Gradient(weigh(out[0], out[1]), in...)...)
+		for i := range all {
+			all[i] = graph.ConvertDType(all[i], dtypes.Float64)
+		}
+		return all
+	}
+}
+
+func (p problem) apply(in nodes) nodes {
+	y, term := p.layer().Apply(p.named(in[1:]), "moe", in[0])
+	return nodes{y, term}
+}
+
+func (p problem) named(in nodes) params.Nodes {
+	named := params.Nodes{}
+	for i, s := range p.tree() {
+		named[s.Name] = in[i]
+	}
+	return named
+}
+
+func (p problem) run(t testing.TB, b compute.Backend, of dtypes.DType, apply func(in nodes) nodes) (all [][]float64) {
+	t.Helper()
+	for _, r := range must.Get(devicetest.CallOn(b, p.applied(of, apply), p.inputs()...))(t) {
+		all = append(all, tensors.MustCopyFlatData[float64](r))
+	}
+	return all
+}
+
+// want is what run must return.
+func (p problem) want() (all [][]float64, names []string) {
+	d := p.decide(p.p, p.x)
+	y, term := p.reference.apply(p.p, d, p.x)
+	all = append(all, y, term, p.gradient(p.p, d, p.x, p.x))
+	names = []string{"y", "term", "gradient by x"}
+	changes := p.changes(p.p, d)
+	for _, s := range p.tree() {
+		names = append(names, "gradient by "+s.Name)
+		if change, is := changes[s.Name]; is && len(change) > 0 {
+			all = append(all, change)
+			continue
+		}
+		all = append(all, p.gradient(p.p, d, p.x, p.p[s.Name]))
+	}
+	return all, names
+}
+
+// near compares lists, relative to the largest number.
+func near(t testing.TB, p fmt.Stringer, names []string, got, want [][]float64, bound float64) {
+	t.Helper()
+	for i := range want {
+		if len(got[i]) != len(want[i]) {
+			t.Fatalf("%v: %s has %d numbers, want %d", p, names[i], len(got[i]), len(want[i]))
+		}
+		size := 1e-3
+		for _, v := range want[i] {
+			size = max(size, math.Abs(v))
+		}
+		for j, v := range want[i] {
+			if !(math.Abs(got[i][j]-v) <= bound*size) {
+				t.Errorf("%v: %s, element %d is %g, want %g", p, names[i], j, got[i][j], v)
+				break
+			}
+		}
+	}
+}
+
+// TestReference: results, terms and gradients are those of the second implementation; in float64 by XLA's operations
+// to within what differences of it allow, in float32 to rounding. Recomputed, they are the same.
+func TestReference(t *testing.T) {
+	for _, p := range problems(12) {
+		want, names := p.want()
+		near(t, p, names, p.run(t, devicetest.One(), dtypes.Float64, p.apply), want, 1e-7)
+		got := p.run(t, devicetest.One(), dtypes.Float32, p.apply)
+		near(t, p, names, got, want, 1e-4)
+		again := p.run(t, devicetest.One(), dtypes.Float32, func(in nodes) nodes { return recompute.Call(p.apply, in...) })
+		near(t, p, names, again, got, 1e-6)
+	}
+}
