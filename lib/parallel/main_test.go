@@ -55,7 +55,7 @@ func texts(rows int) traintest.Batches {
 // sharing is the recipe of a GPT for the devices of a layout; the model of any other recipe is left as it is.
 func sharing(r train.Recipe, l parallel.Layout, p sequence.Placement) train.Recipe {
 	if c, ok := r.Model.(gpt.Config); ok {
-		r.Model = gpt.Parallel{Config: c, Tensor: l.TensorGroup(), Sequence: l.SequenceGroup(p)}
+		r.Model = gpt.Parallel{Config: c, Tensor: l.TensorGroup(), Sequence: l.SequenceGroup(p), Experts: l.Experts()}
 	}
 	return r
 }
