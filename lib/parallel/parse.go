@@ -56,7 +56,7 @@ func SequenceDegrees(devices int, method string, ulysses, keyHeads int) (ring, g
 // String returns the layout as shardbook train --layout takes it, such as pipe=2,data=2,tensor=2,zero=1. It leaves out
 // defaults, Plan and Hook.
 func (l Layout) String() string {
-	for _, n := range []*int{&l.Replicas, &l.Pipe, &l.Data, &l.Tensor, &l.Every, &l.Hosts} {
+	for _, n := range []*int{&l.Replicas, &l.Pipe, &l.Data, &l.Tensor, &l.Expert, &l.Every, &l.Hosts} {
 		if *n == 1 {
 			*n = 0
 		}
@@ -77,6 +77,7 @@ func (l Layout) String() string {
 		value any
 	}{
 		{"replicas", l.Replicas}, {"pipe", l.Pipe}, {"data", l.Data}, {"tensor", l.Tensor},
+		{"expert-parallel", l.Expert},
 		{"tensor-sequence", l.TensorSequence}, {"tensor-partition", l.Partition}, {"seq-parallel", devices},
 		{"seq-method", method}, {"seq-ulysses", ulysses}, {"seq-ranks", l.RingRanks}, {"zero", l.ZeRO},
 		{"prefetch", l.Prefetch}, {"shards", l.Shards}, {"schedule", l.Schedule}, {"chunks", l.Chunks},
