@@ -49,7 +49,11 @@ func (l Layer) Apply(p params.Nodes, at string, x *graph.Node) (y, term *graph.N
 	o := sorted(r.chosen, l.Experts)
 	d := x.Shape().Dimensions
 	rows := o.spread(graph.Reshape(x, -1, d[2]))
-	rows = l.compute(p, at, rows, o.counts)
+	n := size(x.Graph(), l.Axes)
+	check(l.Experts%n == 0, "%d devices for %d experts: use a number of devices that divides them", n, l.Experts)
+	rows = l.elsewhere(rows, o.counts, l.arrivals(x, n), func(rows, counts *graph.Node) *graph.Node {
+		return l.compute(p, at, rows, counts)
+	})
 	weights := graph.Reshape(r.weights, -1, l.PerToken)
 	y = graph.Reshape(graph.ConvertDType(o.collect(rows, weights), x.DType()), d...)
 	return y, r.term

@@ -9,7 +9,6 @@ import (
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
-	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -38,6 +37,15 @@ type problem struct {
 	p     values
 	x     []float64
 	batch int
+}
+
+// toward are the weights of y in the loss.
+func (p problem) toward() []float64 {
+	all := make([]float64, len(p.x))
+	for i := range all {
+		all[i] = math.Cos(float64(i))
+	}
+	return all
 }
 
 func (p problem) String() string {
@@ -82,30 +90,33 @@ func (p problem) layer() Layer { return Layer{Config: p.Config, Activate: swish}
 
 func (p problem) tree() params.Tree { return p.Params("moe", p.width, p.gated) }
 
-// inputs are the tokens, then the parameters.
+// inputs are the weights of the results, the tokens and the parameters.
 func (p problem) inputs() []*tensors.Tensor {
-	all := []*tensors.Tensor{tensors.FromFlatDataAndDimensions(slices.Clone(p.x), p.batch, p.length, p.width)}
+	tokens := func(x []float64) *tensors.Tensor {
+		return tensors.FromFlatDataAndDimensions(slices.Clone(x), p.batch, p.length, p.width)
+	}
+	all := []*tensors.Tensor{tokens(p.toward()), tokens(p.x)}
 	for _, s := range p.tree() {
 		all = append(all, tensors.FromFlatDataAndDimensions(slices.Clone(p.p[s.Name]), s.Shape.Dimensions...))
 	}
 	return all
 }
 
-// weigh is the loss of the reference; first is the index in the batch of the first sequence of y.
-func weigh(y, term *graph.Node) *graph.Node {
-	at := graph.Iota(y.Graph(), shapes.Make(dtypes.Float64, y.Shape().Size()), 0)
-	sum := graph.ReduceAllSum(graph.Mul(graph.ConvertDType(graph.Reshape(y, -1), dtypes.Float64), graph.Cos(at)))
-	return graph.Add(sum, graph.ReduceAllMean(graph.ConvertDType(term, dtypes.Float64)))
-}
-
-// applied returns y, term, and the loss's gradients by all inputs.
-func (p problem) applied(of dtypes.DType, apply func(in nodes) nodes) func(in nodes) nodes {
+// applied returns y, term, and the gradients of the reference's loss by the tokens and parameters, for one of n devices
+// with equally many tokens.
+func (p problem) applied(of dtypes.DType, n int, apply func(in nodes) nodes) func(in nodes) nodes {
 	return func(in nodes) nodes {
+		toward, in := in[0], in[1:]
 		for i := range in {
 			in[i] = graph.ConvertDType(in[i], of)
 		}
 		out := apply(in)
-		all := append(out, graph.Gradient(weigh(out[0], out[1]), in...)...)
+		for i := range out {
+			out[i] = graph.ConvertDType(out[i], dtypes.Float64)
+		}
+		loss := graph.ReduceAllSum(graph.Mul(out[0], toward))
+		loss = graph.Add(loss, graph.DivScalar(graph.ReduceAllMean(out[1]), n))
+		all := append(out, graph.Gradient(loss, in...)...)
 		for i := range all {
 			all[i] = graph.ConvertDType(all[i], dtypes.Float64)
 		}
@@ -128,7 +139,7 @@ func (p problem) named(in nodes) params.Nodes {
 
 func (p problem) run(t testing.TB, b compute.Backend, of dtypes.DType, apply func(in nodes) nodes) (all [][]float64) {
 	t.Helper()
-	for _, r := range must.Get(devicetest.CallOn(b, p.applied(of, apply), p.inputs()...))(t) {
+	for _, r := range must.Get(devicetest.CallOn(b, p.applied(of, 1, apply), p.inputs()...))(t) {
 		all = append(all, tensors.MustCopyFlatData[float64](r))
 	}
 	return all

@@ -45,7 +45,9 @@ func sortedBy(x *graph.Node, end int) *graph.Node {
 }
 
 // gather returns the rows of x (n,C) with the given indices (…), (…,C).
-func gather(x, indices *graph.Node) *graph.Node { return graph.Gather(x, graph.InsertAxes(indices, -1)) }
+func gather(x, indices *graph.Node) *graph.Node {
+	return graph.Gather(x, graph.InsertAxes(indices, -1))
+}
 
 // spread copies the tokens x (tokens,C) to the places of their choices, (k·tokens,C). Both passes gather: a scatter is
 // slow on CPUs.
