@@ -28,15 +28,15 @@ func estimateCommand() *cobra.Command {
 	units := "GB"
 	r := &estimateRequest{precision: "bf16", optimizer: "adamw", bucket: "25MB", overhead: "0", engine: "planned",
 		setup: memest.Setup{Batch: 1, Microbatches: 1, Recompute: "none", Parallelism: memest.Parallelism{Data: 1,
-			Tensor: 1, Context: 1, Pipeline: 1, Schedule: memest.OneFOneB, Chunks: 1}}}
+			Tensor: 1, Context: 1, Expert: 1, Pipeline: 1, Schedule: memest.OneFOneB, Chunks: 1}}}
 	cmd := &cobra.Command{
 		Use:   "estimate",
 		Short: "Estimate the memory of a training run, with no device",
 		Long: `Estimate the memory of a training run on each device, line by line, before any device is touched.
 
 The model is a published one (--model), a Hugging Face config.json (--config), sizes as in shardbook train
-(--layers, --d, --heads, --vocab, --seq), or only a number of parameters (--params), of which the states alone
-are known.
+(--layers, --d, --heads, --vocab, --seq; with experts also --experts and --experts-per-token), or only a number
+of parameters (--params), of which the states alone are known.
 
 All settings may also come from a file of YAML or TOML (--config), or of JSON (--file), by the names of the
 flags, in which _ may stand for -: {"model": "Llama 3 8B", "seq_parallel": true}. Flags that are given win.`,
@@ -98,17 +98,22 @@ func listModels(out io.Writer, asJSON bool) error {
 	type listed struct {
 		cost.Model
 		Params int64 `json:"params"`
+		Active int64 `json:"active"` // parameters that a token passes through
 	}
 	var models []listed
 	for _, m := range cost.Presets() {
-		models = append(models, listed{m, m.Params().Total()})
+		models = append(models, listed{m, m.Params().Total(), m.Params().Active()})
 	}
 	if asJSON {
 		return writeJSON(out, map[string]any{"models": models})
 	}
 	for _, m := range models {
-		if _, err := fmt.Fprintf(out, "%-20s %16s parameters, %3d blocks of width %d\n", m.Name, grouped(m.Params),
-			m.Layers, m.Width); err != nil {
+		experts := ""
+		if m.Experts > 0 {
+			experts = ", MoE"
+		}
+		if _, err := fmt.Fprintf(out, "%-20s %16s parameters, %3d blocks of width %d%s\n", m.Name, grouped(m.Params),
+			m.Layers, m.Width, experts); err != nil {
 			return err
 		}
 	}
@@ -129,6 +134,7 @@ type estimateRequest struct {
 	model, config string
 	params        flags.Amount
 	sizes         gpt.Config // also has --flash and --dropout
+	experts       cost.Model // only fields of experts
 
 	precision, optimizer, engine, device string
 	clip                                 float64
@@ -145,6 +151,11 @@ func (r *estimateRequest) addFlags(f *pflag.FlagSet) {
 	add(&r.sizes.Vocab, "vocab", "vocabulary size; shardbook train has 256")
 	add(&r.sizes.Flash, "flash", "FlashAttention: attention block by block, without storing its scores")
 	job.ModelFlags(f, &r.sizes)
+	add(&r.experts.Experts, "experts", "routed experts of each block, in place of its MLP")
+	add(&r.experts.ExpertsPerToken, "experts-per-token", "experts that each token is sent to")
+	add(&r.experts.SharedExperts, "shared-experts", "experts of each block that have all tokens")
+	add(&r.experts.ExpertHidden, "expert-hidden", "hidden width of an expert (default that of the MLP)")
+	flags.Group(f, job.GroupModel)
 	var models []string
 	for _, m := range cost.Presets() {
 		models = append(models, m.Name)
@@ -180,6 +191,7 @@ func (r *estimateRequest) addFlags(f *pflag.FlagSet) {
 	add(&p.Tensor, "tensor", "tensor-parallel devices")
 	add(&p.Seq, "seq-parallel", "with --tensor, shard activations between layers by token (Megatron)")
 	add(&p.Context, "context", "context-parallel devices, as --seq-parallel of shardbook train")
+	add(&p.Expert, "expert-parallel", "devices of --data that split the experts; it divides both")
 	add(&p.ZeRO, "zero", "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters")
 	flags.Choices(f, "zero", "0", "1", "2", "3")
 	flags.Pairs(f, "layout", `several layout and pipeline flags in one, as "pipe=2,data=2,tensor=2,zero=1"`,
@@ -191,15 +203,16 @@ func (r *estimateRequest) addFlags(f *pflag.FlagSet) {
 	add(&s.Microbatches, "microbatches", "micro-batches per step on each data-parallel device")
 	flags.Choices(f, "schedule", memest.Schedules()...)
 	flags.Group(f, job.GroupPipeline)
-	flags.Least(f, "1", "data", "tensor", "context", "pipe", "chunks", "batch", "microbatches")
+	flags.Least(f, "1", "data", "tensor", "context", "expert-parallel", "pipe", "chunks", "batch",
+		"microbatches")
 }
 
 // ways are the flags that describe the model: one of the first three, or sizes.
 var ways = [][]string{{"model"}, {"config"}, {"params"}, {"layers", "d", "heads", "kv-heads", "hidden", "vocab",
-	"gated", "tied", "norm", "positions", "no-bias"}}
+	"gated", "tied", "norm", "positions", "no-bias", "experts", "experts-per-token", "shared-experts", "expert-hidden"}}
 
 // needModel are the flags that have no effect if only the number of parameters is known.
-var needModel = []string{"activation", "tensor", "seq-parallel", "context", "pipe", "schedule", "chunks", "seq",
+var needModel = []string{"activation", "tensor", "seq-parallel", "context", "expert-parallel", "pipe", "schedule", "chunks", "seq",
 	"batch", "microbatches", "recompute", "flash", "dropout", "clip", "offload-activations", "bucket", "overhead",
 	"engine"}
 
@@ -271,7 +284,13 @@ func (r *estimateRequest) sized() (m cost.Model, err error) {
 	if err = c.Validate(); err != nil {
 		return m, inFlag("layers, --d, --heads, --vocab, --seq", err)
 	}
-	return cost.FromGPT(c), nil
+	m, e := cost.FromGPT(c), r.experts
+	if e == (cost.Model{}) {
+		return m, nil
+	}
+	m.Experts, m.ExpertsPerToken, m.SharedExperts, m.ExpertHidden = e.Experts, e.ExpertsPerToken, e.SharedExperts,
+		e.ExpertHidden
+	return m, inFlag("experts, --experts-per-token, --shared-experts, --expert-hidden", m.Validate())
 }
 
 // maxConfig is the maximum size of a config.json in bytes.

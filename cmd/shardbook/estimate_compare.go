@@ -36,7 +36,19 @@ func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 	shared := int64(l.Tensor * l.Pipeline)
 	each := (parameters + shared - 1) / shared // "Ψ" of a data-parallel rank
 
-	add("ZeRO paper")(memest.ZeRO{Params: each, Stage: l.ZeRO, Devices: l.Data * l.Context}.States())
+	ofMLPs := func(items []memest.Item, err error) ([]memest.Item, error) {
+		if m != nil && m.Experts > 0 {
+			return nil, errors.New("it is for models without experts")
+		}
+		return items, err
+	}
+	ofCopies := func(items []memest.Item, err error) ([]memest.Item, error) {
+		if l.Expert > 1 {
+			return nil, errors.New("it does not support expert parallelism")
+		}
+		return items, err
+	}
+	add("ZeRO paper")(ofCopies(memest.ZeRO{Params: each, Stage: l.ZeRO, Devices: l.Data * l.Context}.States()))
 	d := memest.DeepSpeed{Stage: l.ZeRO, Params: each, GPUsPerNode: l.Data * l.Context,
 		OffloadOptimizer: s.OffloadOptimizer}
 	switch {
@@ -46,7 +58,7 @@ func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 		if m != nil {
 			d.LargestLayer = largestTensor(*m) / int64(l.Tensor)
 		}
-		add("DeepSpeed")(d.States())
+		add("DeepSpeed")(ofCopies(d.States()))
 	}
 	alone := memest.Accelerate{Size: 4 * parameters, DType: "float16"}
 	if s.Precision.Compute == dtypes.Float32 {
@@ -63,7 +75,7 @@ func conventions(s memest.Setup, m *cost.Model, parameters int64) []convention {
 	notes := memest.Notes{Layers: m.Layers, Width: m.Width, Heads: m.Heads, Sequence: s.Seq, Batch: s.Batch,
 		Precision: s.Precision.Compute.Size()}
 	for _, r := range memest.Readings() {
-		add("course notes, " + string(r))(notes.Activations(r))
+		add("course notes, " + string(r))(ofMLPs(notes.Activations(r)))
 	}
 	add("Korthikanti et al. 2022")(korthikanti(s))
 	return all

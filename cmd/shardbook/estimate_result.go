@@ -18,7 +18,8 @@ type estimate struct {
 	Host  int64  `json:"host_bytes_per_device"`  // host memory that one of them uses
 
 	Devices    int         `json:"devices"`
-	Parameters int64       `json:"parameters"` // of the model
+	Parameters int64       `json:"parameters"`        // of the model
+	Active     int64       `json:"active_parameters"` // those that a token passes through
 	Model      *cost.Model `json:"model,omitempty"`
 
 	// Items are the lines of a device of that stage, whose sum is the total; HostItems are those in host memory.
@@ -108,8 +109,11 @@ func (r *estimateRequest) estimate() (*estimate, error) {
 	if err != nil {
 		return nil, err
 	}
-	e := &estimate{Unit: "bytes", Parameters: parameters, Model: model, request: r,
+	e := &estimate{Unit: "bytes", Parameters: parameters, Active: parameters, Model: model, request: r,
 		Settings: flags.Values(r.flags, job.GroupRun, job.GroupOutput)}
+	if model != nil {
+		e.Active = model.Params().Active()
+	}
 	l := r.setup.Parallelism
 	if n := float64(l.Data) * float64(l.Tensor) * float64(l.Context) * float64(l.Pipeline); n > 1<<40 {
 		return nil, fmt.Errorf("--data, --tensor, --context and --pipe multiply to %g devices: give smaller numbers", n)

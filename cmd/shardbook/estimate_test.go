@@ -76,6 +76,9 @@ var runs = []string{
 	"--model opt-1.3b --pipe 6 --offload-activations --offload-optimizer --precision fp16 --overhead 500MB --advise",
 	"--layers 4 --d 128 --heads 4 --kv-heads 2 --hidden 300 --seq 128 --vocab 256 --gated --tied --norm rmsnorm " +
 		"--positions rotary --no-bias --dropout 0.1 --clip 1 --precision fp32 --engine compiled",
+	"--model deepseek-v3 --data 64 --expert-parallel 32 --zero 1 --pipe 4 --microbatches 8 --seq 4096 --flash --compare",
+	"--layers 3 --d 64 --heads 4 --seq 32 --vocab 256 --gated --experts 8 --experts-per-token 2 --shared-experts 1 " +
+		"--expert-hidden 32 --data 4 --expert-parallel 4 --detail",
 	"--model GPT-2 --activation relu --device tpu-v5e --precision fp16 --tokens 1B --recompute plan:norm1;-*11",
 }
 
@@ -360,7 +363,17 @@ func TestEstimateText(t *testing.T) {
 		"--model llama-3-8b --memory 1MB --recompute auto": {
 			"the memory's 0.00 GB.\nNo recomputation was found that alone makes it fit; this is with \"block\".\n",
 			"\nTogether they do not fit either"},
-		"--list-models": {"GPT-2                     124 439 808 parameters,  12 blocks of width 768\n",
+		"--model mixtral-8x7b --data 8 --expert-parallel 8 --seq 4096 --compare": {
+			"Mixtral 8x7B, 46 702 792 704 parameters, bf16, adamw\n" +
+				"active: 12 879 925 248 parameters a token, 2 of 8 experts\ndevices: 8, data 8, expert 8\n",
+			"\nparameters     experts                                           32       11.27\n",
+			"ZeRO paper does not apply: it does not support expert parallelism",
+			"course notes, printed total does not apply: it is for models without experts",
+			"Korthikanti et al. 2022 does not apply: memest: Korthikanti.Model has 8 experts"},
+		"--model DeepSeek-V3 --seq 4096": {
+			"\nactive: 37 552 297 472 parameters a token, 8 of 256 experts and 1 shared\n"},
+		"--list-models": {"\nMixtral 8x7B           46 702 792 704 parameters,  32 blocks of width 4096, MoE\n",
+			"GPT-2                     124 439 808 parameters,  12 blocks of width 768\n",
 			"Llama 3.1 405B "},
 	} {
 		text := printed(t, args)
@@ -387,6 +400,7 @@ func TestEstimateListsModels(t *testing.T) {
 		Models []struct {
 			Name   string
 			Params int64
+			Active int64
 		}
 	}
 	must.Do(t, json.Unmarshal([]byte(printed(t, "--list-models", "--json")), &list))
@@ -394,8 +408,39 @@ func TestEstimateListsModels(t *testing.T) {
 		t.Errorf("%d models, want %d", len(list.Models), len(cost.Presets()))
 	}
 	for _, m := range list.Models {
-		if e := estimated(t, "--model", strings.ReplaceAll(m.Name, " ", "-"), "--seq 128"); e.Parameters != m.Params {
-			t.Errorf("%s: %d parameters, want %d", m.Name, e.Parameters, m.Params)
+		if e := estimated(t, "--model", strings.ReplaceAll(m.Name, " ", "-"), "--seq 128"); e.Parameters != m.Params ||
+			e.Active != m.Active {
+			t.Errorf("%s: %d parameters, %d active, want %d and %d", m.Name, e.Parameters, e.Active, m.Params, m.Active)
+		}
+	}
+}
+
+// The flags of experts describe a model of their own, in which each block has experts instead of an MLP.
+func TestEstimateExperts(t *testing.T) {
+	const sizes = "--layers 3 --d 64 --heads 4 --seq 32 --vocab 256 --gated --no-bias "
+	before := estimated(t, sizes, "--hidden 32")
+	e := estimated(t, sizes, "--experts 8 --experts-per-token 2 --shared-experts 1 --expert-hidden 32")
+	const router, expert = 64 * 8, 3 * 64 * 32 // the MLP is as large as an expert
+	if got, want := e.Parameters, before.Parameters+3*(router+8*expert); got != want {
+		t.Errorf("%d parameters, want %d", got, want)
+	}
+	if got, want := e.Active, before.Parameters+3*(router+2*expert); got != want {
+		t.Errorf("%d active, want %d", got, want)
+	}
+	if got, want := e.Compute.FLOPsPerToken-before.Compute.FLOPsPerToken, 6.*3*(router+2*expert); got != want {
+		t.Errorf("experts take %g FLOPs a token, want %g", got, want)
+	}
+	for args, want := range map[string]string{
+		"--experts 8": "--experts, --experts-per-token, --shared-experts, --expert-hidden: cost: Model.ExpertsPerToken is 0",
+		"--experts 8 --experts-per-token 2 --expert-parallel 2":          "does not divide the 1 data-parallel devices",
+		"--experts-per-token 2":                                          "ExpertsPerToken is 2 without experts",
+		"--data 2 --expert-parallel 2":                                   "the model has no experts",
+		"--experts 8 --experts-per-token 2 --engine compiled":            "was not measured",
+		"--experts 8 --experts-per-token 2 --data 3 --expert-parallel 3": "does not divide the model's 8 experts",
+	} {
+		_, err := ran(t, append([]string{"estimate"}, words([]string{sizes, args})...)...)
+		if err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: error %v, want %q", args, err, want)
 		}
 	}
 }

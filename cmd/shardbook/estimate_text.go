@@ -57,10 +57,19 @@ func (w *estimateText) head() {
 		name = w.Model.Name + ", "
 	}
 	w.line("%s%s parameters, %s, %s", name, grouped(w.Parameters), w.r.precision, w.r.optimizer)
+	if w.Active < w.Parameters {
+		m, shared := w.Model, ""
+		if m.SharedExperts > 0 {
+			shared = fmt.Sprintf(" and %d shared", m.SharedExperts)
+		}
+		w.line("active: %s parameters a token, %d of %d experts%s", grouped(w.Active), m.ExpertsPerToken, m.Experts,
+			shared)
+	}
 	layout := joined(func(add func(text string, yes bool)) {
 		add(fmt.Sprint("data ", l.Data), l.Data > 1)
 		add(fmt.Sprint("tensor ", l.Tensor), l.Tensor > 1)
 		add(fmt.Sprint("context ", l.Context), l.Context > 1)
+		add(fmt.Sprint("expert ", l.Expert), l.Expert > 1)
 		add(fmt.Sprint("pipeline ", l.Pipeline), l.Pipeline > 1)
 		add(fmt.Sprint("ZeRO stage ", l.ZeRO), l.ZeRO > 0)
 	})

@@ -218,8 +218,8 @@ func (b *build) countedPart(i int, x *graph.Node) *graph.Node {
 		}
 	}
 	mask := graph.ExpandAndBroadcast(along, dims, others)
-	if u := b.unitOf[i]; u.n > 1 {
-		mask = b.row(u, b.columns(i, mask))
+	if b.flat {
+		mask = b.row(b.unitOf[i], b.columns(i, mask))
 	}
 	return graph.Where(graph.GreaterThan(mask, graph.ZerosLike(mask)), x, graph.ZerosLike(x))
 }

@@ -1,6 +1,9 @@
 package cost
 
-import "fmt"
+import (
+	"fmt"
+	"strings"
+)
 
 // Recompute is what the backward pass recomputes.
 type Recompute string
@@ -23,16 +26,19 @@ type Step struct {
 
 // Operations are the FLOPs of the matmuls, by layer.
 type Operations struct {
-	QKV    float64 // queries, keys and values
+	QKV    float64 // queries, keys and values, with latent attention also what they are computed from
 	Scores float64 // queries with keys
 	Values float64 // attention weights with values
 	Out    float64 // attention's output projection
-	MLP    float64
+	MLP    float64 // with experts those that a token is sent to, and the shared ones
+	Router float64 // the choice of experts
 	Head   float64
 }
 
 // Total returns the sum of all FLOPs.
-func (o Operations) Total() float64 { return o.QKV + o.Scores + o.Values + o.Out + o.MLP + o.Head }
+func (o Operations) Total() float64 {
+	return o.QKV + o.Scores + o.Values + o.Out + o.MLP + o.Router + o.Head
+}
 
 // Work is the FLOPs of a training step.
 type Work struct{ Forward, Backward, Recomputed Operations }
@@ -83,31 +89,39 @@ func (m Model) forward(sequences, length float64, causal bool) Operations {
 	if causal {
 		pairs = length * (length + 1) / 2
 	}
-	layers, width, attention := float64(m.Layers), float64(m.Width), float64(m.attentionWidth())
-	matrices := 2.
-	if m.Gated {
-		matrices = 3
+	core := 2 * float64(m.Layers) * sequences * pairs * float64(m.Heads)
+	o := Operations{Scores: core * float64(m.HeadDim()), Values: core * float64(m.ValueDim()),
+		Head: 2 * sequences * length * float64(m.Width) * float64(m.Vocab)}
+	for _, t := range m.Tensors() {
+		if !strings.HasSuffix(t.Name, ".w") {
+			continue
+		}
+		flops := 2 * sequences * length * float64(t.Count) * float64(t.Size())
+		switch {
+		case t.Name == "h.o.w":
+			o.Out += flops
+		case t.Part == Attention:
+			o.QKV += flops
+		case t.Part == MLP, t.Part == Shared:
+			o.MLP += flops
+		case t.Part == Routed:
+			o.MLP += flops / float64(m.Experts) * float64(m.ExpertsPerToken)
+		case t.Part == Router:
+			o.Router += flops
+		}
 	}
-	tokens := sequences * length
-	core := 2 * layers * sequences * pairs * attention
-	return Operations{
-		QKV:    2 * layers * tokens * width * (attention + 2*float64(m.KV()*m.HeadDim())),
-		Scores: core,
-		Values: core,
-		Out:    2 * layers * tokens * attention * width,
-		MLP:    2 * layers * tokens * width * float64(m.MLPWidth()) * matrices,
-		Head:   2 * tokens * width * float64(m.Vocab),
-	}
+	return o
 }
 
 func (o Operations) times(k float64) Operations {
-	return Operations{k * o.QKV, k * o.Scores, k * o.Values, k * o.Out, k * o.MLP, k * o.Head}
+	return Operations{k * o.QKV, k * o.Scores, k * o.Values, k * o.Out, k * o.MLP, k * o.Router, k * o.Head}
 }
 
 // TokenFLOPs returns the FLOPs of training on one token of a sequence of the given length, by the formula of Chowdhery
-// et al. 2022, "PaLM", appendix B: 6N + 12·L·H·Q·T, with N parameters, L layers, H heads of width Q and length T. It
-// has no recomputation and no causal mask. Unlike [Model.FLOPs] it also counts 6 FLOPs for each parameter of tables and
-// vectors.
+// et al. 2022, "PaLM", appendix B: 6N + 12·L·H·Q·T, with N parameters, L layers, H heads of width Q and length T. N are
+// the active parameters, and Q is the mean of the widths of queries and values. It has no recomputation and no causal
+// mask. Unlike [Model.FLOPs] it also counts 6 FLOPs for each parameter of tables and vectors.
 func (m Model) TokenFLOPs(length int) float64 {
-	return 6*float64(m.Params().Total()) + 12*float64(m.Layers)*float64(m.attentionWidth())*float64(length)
+	heads := m.attentionWidth() + m.Heads*m.ValueDim()
+	return 6*float64(m.Params().Active()) + 6*float64(m.Layers)*float64(heads)*float64(length)
 }

@@ -2,6 +2,7 @@ package cost
 
 import (
 	"math/rand/v2"
+	"strings"
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/must"
@@ -33,9 +34,25 @@ func TestFLOPs(t *testing.T) {
 		full := s.Recompute == Full
 		core := full || s.Recompute == Selective
 		for range s.Sequences {
-			for range m.Layers {
-				for range m.Heads + 2*m.KV() {
-					matmul(func(o *Operations) *float64 { return &o.QKV }, full, length, m.HeadDim(), m.Width)
+			for layer := range m.Layers {
+				qkv := func(o *Operations) *float64 { return &o.QKV }
+				switch {
+				case m.KVRank == 0:
+					for range m.Heads + 2*m.KV() {
+						matmul(qkv, full, length, m.HeadDim(), m.Width)
+					}
+				case m.QueryRank == 0:
+					matmul(qkv, full, length, m.Heads*m.HeadDim(), m.Width)
+				default:
+					matmul(qkv, full, length, m.QueryRank, m.Width)
+					matmul(qkv, full, length, m.Heads*m.HeadDim(), m.QueryRank)
+				}
+				if m.KVRank > 0 {
+					matmul(qkv, full, length, m.KVRank+m.RopeWidth, m.Width)
+					for range m.Heads {
+						matmul(qkv, full, length, m.HeadDim()-m.RopeWidth, m.KVRank)
+						matmul(qkv, full, length, m.ValueDim(), m.KVRank)
+					}
 				}
 				for range m.Heads {
 					for query := range length {
@@ -44,16 +61,31 @@ func TestFLOPs(t *testing.T) {
 							keys = query + 1
 						}
 						matmul(func(o *Operations) *float64 { return &o.Scores }, core, 1, keys, m.HeadDim())
-						matmul(func(o *Operations) *float64 { return &o.Values }, core, 1, m.HeadDim(), keys)
+						matmul(func(o *Operations) *float64 { return &o.Values }, core, 1, m.ValueDim(), keys)
 					}
-					matmul(func(o *Operations) *float64 { return &o.Out }, full, length, m.Width, m.HeadDim())
+					matmul(func(o *Operations) *float64 { return &o.Out }, full, length, m.Width, m.ValueDim())
 				}
-				mlp := func(o *Operations) *float64 { return &o.MLP }
-				if m.Gated {
-					matmul(mlp, full, length, m.MLPWidth(), m.Width)
+				mlp := func(rows, hidden int) {
+					of := func(o *Operations) *float64 { return &o.MLP }
+					if m.Gated {
+						matmul(of, full, rows, hidden, m.Width)
+					}
+					matmul(of, full, rows, hidden, m.Width)
+					matmul(of, full, rows, m.Width, hidden)
 				}
-				matmul(mlp, full, length, m.MLPWidth(), m.Width)
-				matmul(mlp, full, length, m.Width, m.MLPWidth())
+				if m.Experts == 0 || layer < m.DenseLayers {
+					mlp(length, m.MLPWidth())
+					continue
+				}
+				matmul(func(o *Operations) *float64 { return &o.Router }, full, length, m.Experts, m.Width)
+				for range m.SharedExperts {
+					mlp(length, m.ExpertWidth())
+				}
+				for range length {
+					for range m.ExpertsPerToken {
+						mlp(1, m.ExpertWidth())
+					}
+				}
 			}
 			matmul(func(o *Operations) *float64 { return &o.Head }, false, length, m.Vocab, m.Width)
 		}
@@ -100,7 +132,11 @@ func TestTokenFLOPs(t *testing.T) {
 		others := int64(0)
 		for _, tensor := range m.Tensors() {
 			table := tensor.Part == Position || tensor.Part == Embedding && !m.Tied
-			if table || len(tensor.Dims) == 1 {
+			vector := tensor.Part != Embedding && tensor.Part != Position && !strings.HasSuffix(tensor.Name, ".w")
+			switch {
+			case vector && tensor.Part == Routed:
+				others += int64(tensor.Count) * tensor.Size() / int64(m.Experts) * int64(m.ExpertsPerToken)
+			case table || vector:
 				others += int64(tensor.Count) * tensor.Size()
 			}
 		}

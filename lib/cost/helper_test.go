@@ -59,5 +59,16 @@ func randomModel(random *rand.Rand) Model {
 	if flip(random) {
 		m.PositionRows = m.Context
 	}
+	m.Sinks, m.QKNorm = flip(random), []string{"", "head", "all"}[random.IntN(3)]
+	if flip(random) {
+		m.KVHeads, m.HeadWidth, m.QKVBias, m.QKNorm = 0, 2+random.IntN(6), false, ""
+		m.KVRank, m.QueryRank, m.RopeWidth = 1+random.IntN(6), random.IntN(6), random.IntN(m.HeadWidth)
+		m.ValueWidth = random.IntN(6)
+	}
+	if flip(random) {
+		m.Experts, m.SharedExperts, m.ExpertHidden = 1+random.IntN(6), random.IntN(3), random.IntN(30)
+		m.ExpertsPerToken, m.DenseLayers = 1+random.IntN(m.Experts), random.IntN(m.Layers)
+		m.RouterBias = flip(random)
+	}
 	return m
 }

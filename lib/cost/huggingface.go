@@ -4,18 +4,22 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
+	"strings"
 )
 
 // maxConfig is the largest size of a config.json in bytes; real ones have about a thousand.
 const maxConfig = 1 << 20
 
-// ReadConfig reads an architecture from a Hugging Face config.json. It supports the model types gemma, gpt2, gpt_neox,
-// llama, mistral, opt, phi3 and qwen2. The model has no Name. Missing optional fields have the defaults of the library
-// transformers.
+// ReadConfig reads an architecture from a Hugging Face config.json. It supports the model types deepseek_v2,
+// deepseek_v3, gemma, gpt2, gpt_neox, gpt_oss, llama, mistral, mixtral, olmoe, opt, phi3, qwen2, qwen3 and qwen3_moe.
+// The model has no Name. Missing optional fields have the defaults of the library transformers. Layers for multi-token
+// prediction (num_nextn_predict_layers) do not count.
 //
-// It returns an error for other model types, for mixtures of experts and for unknown variants, whose parameters it
-// would count wrongly, and for a size that is missing, not an integer or out of range. The error names the field.
+// It returns an error for other model types, for experts in a type that has none and for unknown variants, whose
+// parameters it would count wrongly, and for a size that is missing, not an integer or out of range. The error names
+// the field.
 func ReadConfig(r io.Reader) (Model, error) {
 	text, err := io.ReadAll(io.LimitReader(r, maxConfig+1))
 	if err != nil {
@@ -40,61 +44,123 @@ func ReadConfig(r io.Reader) (Model, error) {
 	return m, nil
 }
 
+// types are the supported model types, and whether they have experts.
+var types = map[string]bool{"deepseek_v2": true, "deepseek_v3": true, "gemma": false, "gpt2": false, "gpt_neox": false,
+	"gpt_oss": true, "llama": false, "mistral": false, "mixtral": true, "olmoe": true, "opt": false, "phi3": false,
+	"qwen2": false, "qwen3": false, "qwen3_moe": true}
+
 func (c *config) model() Model {
-	for _, experts := range []string{"num_local_experts", "num_experts", "n_routed_experts"} {
-		if c.has(experts) {
-			c.fail(experts, "is %.40s: mixtures of experts are not supported", c.fields[experts])
+	kind := c.text("model_type", "")
+	experts, ok := types[kind]
+	if !ok {
+		names := slices.Sorted(maps.Keys(types))
+		last := len(names) - 1
+		c.fail("model_type", "is %.60q: supported are %s and %s", kind, strings.Join(names[:last], ", "), names[last])
+		return Model{}
+	}
+	for _, name := range []string{"num_local_experts", "num_experts", "n_routed_experts"} {
+		if !experts && c.has(name) {
+			c.fail(name, "is %.40s: models of type %s have no experts", c.fields[name], kind)
 		}
 	}
-	switch kind := c.text("model_type", ""); kind {
-	case "gemma", "llama", "mistral", "phi3", "qwen2":
-		return c.llama(kind)
+	switch kind {
+	case "deepseek_v2", "deepseek_v3":
+		return c.deepseek(kind)
 	case "gpt2":
 		return c.gpt2()
 	case "gpt_neox":
 		return c.neox()
 	case "opt":
 		return c.opt()
-	default:
-		c.fail("model_type", "is %.60q: supported are gemma, gpt2, gpt_neox, llama, mistral, opt, phi3 and qwen2", kind)
-		return Model{}
 	}
+	return c.llama(kind)
 }
 
 // llama reads the architecture of Llama and of similar models.
 func (c *config) llama(kind string) Model {
-	m := Model{
-		Layers:    c.size("Layers", "num_hidden_layers"),
-		Width:     c.size("Width", "hidden_size"),
-		Heads:     c.size("Heads", "num_attention_heads"),
-		HeadWidth: c.optional("HeadWidth", "head_dim"),
-		Hidden:    c.size("Hidden", "intermediate_size"),
-		Vocab:     c.size("Vocab", "vocab_size"),
-		Context:   c.size("Context", "max_position_embeddings"),
-		Gated:     true,
-	}
+	m := c.sizes()
 	switch kind {
-	case "llama", "phi3":
+	case "llama", "olmoe", "phi3":
 		m.KVHeads = c.optional("KVHeads", "num_key_value_heads")
 	default: // its default is not Heads
 		m.KVHeads = c.size("KVHeads", "num_key_value_heads")
 	}
 	switch kind {
-	case "gemma":
-		m.HeadWidth = c.size("HeadWidth", "head_dim") // its default is not Width/Heads
-		m.Tied, m.Activation = c.flag("tie_word_embeddings", true), c.activation("hidden_act", "gelu")
+	case "gemma", "gpt_oss", "qwen3": // its default is not Width/Heads
+		m.HeadWidth = c.size("HeadWidth", "head_dim")
 	default:
-		m.Tied, m.Activation = c.flag("tie_word_embeddings", false), c.activation("hidden_act", "silu")
+		m.HeadWidth = c.optional("HeadWidth", "head_dim")
+	}
+	if kind == "gemma" {
+		m.Tied, m.Activation = c.flag("tie_word_embeddings", true), c.activation("hidden_act", "gelu")
 	}
 	switch kind {
-	case "gemma", "llama":
-		m.QKVBias = c.flag("attention_bias", false)
+	case "gemma", "gpt_oss", "llama", "olmoe", "qwen3", "qwen3_moe":
+		m.QKVBias = c.flag("attention_bias", kind == "gpt_oss")
 		m.OutBias = m.QKVBias
-		m.MLPBias = kind == "llama" && c.flag("mlp_bias", false)
+		m.MLPBias = kind == "gpt_oss" || kind == "llama" && c.flag("mlp_bias", false)
 	case "qwen2":
 		m.QKVBias = true
 	}
+	switch kind {
+	case "qwen3", "qwen3_moe":
+		m.QKNorm = "head"
+	case "olmoe":
+		m.QKNorm = "all"
+	}
+	if !types[kind] {
+		m.Hidden = c.size("Hidden", "intermediate_size")
+		return m
+	}
+	name, hidden := "num_local_experts", "intermediate_size"
+	switch kind {
+	case "olmoe":
+		name = "num_experts"
+	case "qwen3_moe":
+		name, hidden = "num_experts", "moe_intermediate_size"
+		c.one("decoder_sparse_step")
+		if list := string(c.fields["mlp_only_layers"]); c.has("mlp_only_layers") && list != "[]" {
+			c.fail("mlp_only_layers", "is %.40s: only [] is supported", list)
+		}
+	case "gpt_oss":
+		m.RouterBias, m.Sinks = true, true
+	}
+	m.Experts, m.ExpertHidden = c.size("Experts", name), c.size("ExpertHidden", hidden)
+	m.ExpertsPerToken = c.size("ExpertsPerToken", "num_experts_per_tok")
 	return m
+}
+
+// deepseek reads the architecture of DeepSeek-V2 and V3.
+func (c *config) deepseek(kind string) Model {
+	c.require("attention_bias", false)
+	c.require("mlp_bias", false)
+	c.one("moe_layer_freq")
+	m := c.sizes()
+	m.Hidden = c.size("Hidden", "intermediate_size")
+	m.KVHeads = c.optional("KVHeads", "num_key_value_heads")
+	m.KVRank, m.QueryRank = c.size("KVRank", "kv_lora_rank"), c.optional("QueryRank", "q_lora_rank")
+	if c.fields["q_lora_rank"] == nil { // its default is not null
+		c.fail("q_lora_rank", "is missing: give an integer or null")
+	}
+	m.RopeWidth, m.ValueWidth = c.size("RopeWidth", "qk_rope_head_dim"), c.size("ValueWidth", "v_head_dim")
+	m.HeadWidth = c.size("HeadWidth", "qk_nope_head_dim") + m.RopeWidth
+	m.Experts = c.size("Experts", "n_routed_experts")
+	m.ExpertHidden = c.size("ExpertHidden", "moe_intermediate_size")
+	m.ExpertsPerToken = c.size("ExpertsPerToken", "num_experts_per_tok")
+	m.SharedExperts = c.whole("SharedExperts", "n_shared_experts")
+	m.DenseLayers = c.whole("DenseLayers", "first_k_dense_replace")
+	m.RouterBias = kind == "deepseek_v3" // e_score_correction_bias
+	return m
+}
+
+// sizes reads what Llama and its relatives name alike.
+func (c *config) sizes() Model {
+	return Model{
+		Layers: c.size("Layers", "num_hidden_layers"), Width: c.size("Width", "hidden_size"),
+		Heads: c.size("Heads", "num_attention_heads"), Vocab: c.size("Vocab", "vocab_size"),
+		Context: c.size("Context", "max_position_embeddings"), Gated: true,
+		Tied: c.flag("tie_word_embeddings", false), Activation: c.activation("hidden_act", "silu"),
+	}
 }
 
 func (c *config) gpt2() Model {
@@ -178,6 +244,22 @@ func (c *config) optional(field, name string) int {
 		c.fail(name, "is %.40s: give a positive integer", c.fields[name])
 	}
 	return n
+}
+
+// whole is size for a field that may be 0.
+func (c *config) whole(field, name string) int {
+	c.names[field] = name
+	if string(c.fields[name]) == "0" {
+		return 0
+	}
+	return c.size(field, name)
+}
+
+// one records an error unless a number is missing or 1.
+func (c *config) one(name string) {
+	if n := c.optional("", name); n > 1 {
+		c.fail(name, "is %d: only 1 is supported", n)
+	}
 }
 
 func (c *config) flag(name string, value bool) bool {

@@ -41,7 +41,15 @@ func TestReadConfigErrors(t *testing.T) {
 	const llama = `"model_type":"llama","intermediate_size":16,` + sizes
 	const gpt2 = `"model_type":"gpt2","n_layer":2,"n_embd":12,"n_head":4,"vocab_size":32,"n_positions":8`
 	const opt = `"model_type":"opt","ffn_dim":16,` + sizes
-	const types = ": supported are gemma, gpt2, gpt_neox, llama, mistral, opt, phi3 and qwen2"
+	const mixtral = `"model_type":"mixtral","num_key_value_heads":2,"intermediate_size":16,"num_local_experts":4,` +
+		`"num_experts_per_tok":2,` + sizes
+	const qwen = `"model_type":"qwen3_moe","num_key_value_heads":2,"moe_intermediate_size":16,"num_experts":4,` +
+		`"num_experts_per_tok":2,` + sizes
+	const deepseek = `"model_type":"deepseek_v3","kv_lora_rank":5,"q_lora_rank":null,"qk_nope_head_dim":3,` +
+		`"qk_rope_head_dim":2,"v_head_dim":3,"intermediate_size":16,"moe_intermediate_size":8,"n_routed_experts":4,` +
+		`"num_experts_per_tok":2,"n_shared_experts":0,"first_k_dense_replace":1,` + sizes
+	const types = ": supported are deepseek_v2, deepseek_v3, gemma, gpt2, gpt_neox, gpt_oss, llama, mistral, mixtral, " +
+		"olmoe, opt, phi3, qwen2, qwen3 and qwen3_moe"
 	for _, c := range []struct{ text, want string }{
 		{`{` + llama + `}`, ""},
 		{`{` + llama + `,"num_key_value_heads":null,"head_dim":null,"num_experts":null}`, ""},
@@ -54,9 +62,30 @@ func TestReadConfigErrors(t *testing.T) {
 		{`null`, `: model_type is ""` + types},
 		{`{"model_type":7}`, ": model_type is 7: give a string"},
 		{`{"model_type":"bert"}`, `: model_type is "bert"` + types},
-		{`{"model_type":"mixtral","num_local_experts":8}`,
-			": num_local_experts is 8: mixtures of experts are not supported"},
-		{`{` + llama + `,"num_experts":4}`, ": num_experts is 4: mixtures of experts are not supported"},
+		{`{"model_type":"mistral","num_local_experts":8}`,
+			": num_local_experts is 8: models of type mistral have no experts"},
+		{`{` + llama + `,"num_experts":4}`, ": num_experts is 4: models of type llama have no experts"},
+		{`{` + mixtral + `}`, ""},
+		{`{` + mixtral + `,"num_local_experts":null}`, ": num_local_experts is missing: give an integer"},
+		{`{` + mixtral + `,"num_experts_per_tok":5}`,
+			": num_experts_per_tok is 5: set it to at least 1 and at most the 4 experts"},
+		{`{` + mixtral + `,"intermediate_size":4194304}`, ": intermediate_size is 4194304, which with 4 experts is " +
+			"16777216 in total: choose at most 4194304 in total"},
+		{`{` + qwen + `,"mlp_only_layers":[],"decoder_sparse_step":1}`, ""},
+		{`{` + qwen + `,"mlp_only_layers":[0]}`, ": mlp_only_layers is [0]: only [] is supported"},
+		{`{` + qwen + `,"decoder_sparse_step":2}`, ": decoder_sparse_step is 2: only 1 is supported"},
+		{`{` + deepseek + `}`, ""},
+		{`{` + deepseek + `,"first_k_dense_replace":2}`,
+			": first_k_dense_replace is 2 of 2 layers: leave at least one with experts"},
+		{`{` + deepseek + `,"first_k_dense_replace":null}`, ": first_k_dense_replace is missing: give an integer"},
+		{`{` + deepseek + `,"qk_nope_head_dim":9223372036854775807}`,
+			": qk_nope_head_dim is -9223372036854775807: set it to at least 0"},
+		{`{` + deepseek + `,"num_key_value_heads":2}`,
+			": num_key_value_heads is 2, but latent attention has as many as its 4 heads: set it to 0"},
+		{`{` + deepseek + `,"attention_bias":true}`, ": attention_bias is true: only false is supported"},
+		{`{` + deepseek + `,"moe_layer_freq":2}`, ": moe_layer_freq is 2: only 1 is supported"},
+		{strings.Replace(`{`+deepseek+`}`, `"q_lora_rank":null,`, "", 1),
+			": q_lora_rank is missing: give an integer or null"},
 		{`{"model_type":"llama"}`, ": num_hidden_layers is missing: give an integer"},
 		{`{` + llama + `,"hidden_size":null}`, ": hidden_size is missing: give an integer"},
 		{`{` + llama + `,"hidden_size":-12}`, ": hidden_size is -12: give a positive integer"},
@@ -115,6 +144,9 @@ func TestReadConfigBiases(t *testing.T) {
 		{`"model_type":"gemma","head_dim":3,"attention_bias":true,"mlp_bias":true`,
 			Model{QKVBias: true, OutBias: true}},
 		{`"model_type":"qwen2"`, Model{QKVBias: true}},
+		{`"model_type":"qwen3","head_dim":3,"attention_bias":true`, Model{QKVBias: true, OutBias: true}},
+		{`"model_type":"gpt_oss","head_dim":3,"num_local_experts":2,"num_experts_per_tok":1`,
+			Model{QKVBias: true, OutBias: true, MLPBias: true}},
 		{`"model_type":"phi3"`, Model{}},
 		{`"model_type":"gpt_neox","attention_bias":false`, Model{MLPBias: true, NormBias: true}},
 		{`"model_type":"opt","ffn_dim":16,"enable_bias":false`, Model{NormBias: true}},

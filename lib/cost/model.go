@@ -23,7 +23,7 @@ type Model struct {
 	Width     int `json:"width"`                // model dimension, h
 	Heads     int `json:"heads"`                // query heads, a
 	KVHeads   int `json:"kv_heads,omitempty"`   // key and value heads; defaults to Heads
-	HeadWidth int `json:"head_width,omitempty"` // dimension of a head; defaults to Width/Heads
+	HeadWidth int `json:"head_width,omitempty"` // dimension of a head of queries and keys; defaults to Width/Heads
 	Hidden    int `json:"hidden,omitempty"`     // hidden width of the MLP; defaults to 4·Width
 	Vocab     int `json:"vocab"`                // vocabulary size, V
 	Context   int `json:"context"`              // longest sequence, in tokens
@@ -39,6 +39,30 @@ type Model struct {
 
 	// Activation of the MLP: "gelu" (the default), "silu" or "relu". It does not change any count.
 	Activation string `json:"activation,omitempty"`
+
+	// QKNorm says which normalizations queries and keys have: "" for none, "head" for one of each head, with a scale
+	// that all heads share (Qwen3), or "all" for one over all heads together (OLMoE).
+	QKNorm string `json:"qk_norm,omitempty"`
+	Sinks  bool   `json:"sinks,omitempty"` // each head has a learned score that no value belongs to (gpt-oss)
+
+	// A KVRank makes the attention multi-head latent attention (DeepSeek-AI 2024, "DeepSeek-V2", §2.1): keys and values
+	// are computed from a vector of this width, and queries from one of width QueryRank; 0 computes them directly. Of
+	// each head's HeadWidth, RopeWidth have rotary positions, and these are one key for all heads.
+	KVRank     int `json:"kv_rank,omitempty"`
+	QueryRank  int `json:"query_rank,omitempty"`
+	RopeWidth  int `json:"rope_width,omitempty"`
+	ValueWidth int `json:"value_width,omitempty"` // dimension of a head of values; defaults to that of queries
+
+	// Experts is the number of routed experts in each block after the first DenseLayers; 0 means that there are only
+	// MLPs. A router, a matmul with the tokens, sends each token to ExpertsPerToken of them; SharedExperts more have all
+	// tokens (Shazeer et al. 2017, §2; Dai et al. 2024, "DeepSeekMoE", §3). All are MLPs of hidden width ExpertHidden,
+	// which defaults to that of the MLP.
+	Experts         int  `json:"experts,omitempty"`
+	ExpertsPerToken int  `json:"experts_per_token,omitempty"`
+	SharedExperts   int  `json:"shared_experts,omitempty"`
+	ExpertHidden    int  `json:"expert_hidden,omitempty"`
+	DenseLayers     int  `json:"dense_layers,omitempty"` // blocks before them with an MLP, of width Hidden
+	RouterBias      bool `json:"router_bias,omitempty"`  // the router has one number more for each expert
 }
 
 // KV returns the number of key and value heads.
@@ -52,8 +76,22 @@ func (m Model) HeadDim() int {
 	return m.Width / m.Heads
 }
 
+// ValueDim returns the dimension of a head of values.
+func (m Model) ValueDim() int { return cmp.Or(m.ValueWidth, m.HeadDim()) }
+
 // MLPWidth returns the hidden width of the MLP.
 func (m Model) MLPWidth() int { return cmp.Or(m.Hidden, 4*m.Width) }
+
+// ExpertWidth returns the hidden width of an expert.
+func (m Model) ExpertWidth() int { return cmp.Or(m.ExpertHidden, m.MLPWidth()) }
+
+// ExpertLayers returns the number of blocks with experts. The others have an MLP and come first.
+func (m Model) ExpertLayers() int {
+	if m.Experts == 0 {
+		return 0
+	}
+	return m.Layers - m.DenseLayers
+}
 
 // attentionWidth is the dimension of all query heads together.
 func (m Model) attentionWidth() int { return m.Heads * m.HeadDim() }
@@ -81,6 +119,11 @@ func (m Model) check() *fieldError {
 		{"KVHeads", m.KVHeads, 0, 1 << 20}, {"HeadWidth", m.HeadWidth, 0, 1 << 20}, {"Hidden", m.Hidden, 0, 1 << 22},
 		{"Vocab", m.Vocab, 2, 1 << 24}, {"Context", m.Context, 1, 1 << 28},
 		{"PositionRows", m.PositionRows, 0, 1 << 28},
+		{"KVRank", m.KVRank, 0, 1 << 20}, {"QueryRank", m.QueryRank, 0, 1 << 20},
+		{"RopeWidth", m.RopeWidth, 0, 1 << 20}, {"ValueWidth", m.ValueWidth, 0, 1 << 20},
+		{"Experts", m.Experts, 0, 1 << 16}, {"ExpertsPerToken", m.ExpertsPerToken, 0, 1 << 16},
+		{"SharedExperts", m.SharedExperts, 0, 1 << 16}, {"ExpertHidden", m.ExpertHidden, 0, 1 << 22},
+		{"DenseLayers", m.DenseLayers, 0, 1 << 14},
 	} {
 		if f.value < f.least {
 			return &fieldError{f.name, fmt.Sprintf("is %d: set it to at least %d", f.value, f.least)}
@@ -101,6 +144,73 @@ func (m Model) check() *fieldError {
 			m.KVHeads, m.Heads)}
 	case !slices.Contains([]string{"", "gelu", "silu", "relu"}, m.Activation):
 		return &fieldError{"Activation", fmt.Sprintf("is %q: set it to gelu, silu or relu", m.Activation)}
+	case !slices.Contains([]string{"", "head", "all"}, m.QKNorm):
+		return &fieldError{"QKNorm", fmt.Sprintf("is %q: set it to head or all, or leave it empty", m.QKNorm)}
+	}
+	if err := m.checkLatent(); err != nil {
+		return err
+	}
+	return m.checkExperts()
+}
+
+// checkLatent checks the fields of multi-head latent attention.
+func (m Model) checkLatent() *fieldError {
+	for _, f := range []struct {
+		name  string
+		value int
+	}{{"QueryRank", m.QueryRank}, {"RopeWidth", m.RopeWidth}, {"ValueWidth", m.ValueWidth}} {
+		if m.KVRank == 0 && f.value != 0 {
+			return &fieldError{f.name, fmt.Sprintf("is %d, which only latent attention has: set KVRank, or this to 0",
+				f.value)}
+		}
+	}
+	switch {
+	case m.KVRank == 0:
+		return nil
+	case m.KV() != m.Heads:
+		return &fieldError{"KVHeads", fmt.Sprintf("is %d, but latent attention has as many as its %d heads: set it to 0",
+			m.KVHeads, m.Heads)}
+	case m.RopeWidth >= m.HeadDim():
+		return &fieldError{"RopeWidth", fmt.Sprintf("is %d: set it to less than the width of a head, %d", m.RopeWidth,
+			m.HeadDim())}
+	case m.Heads*m.ValueDim() > 1<<22:
+		return &fieldError{"ValueWidth", fmt.Sprintf("is %d, which with %d heads is %d in total: choose at most %d in "+
+			"total", m.ValueDim(), m.Heads, m.Heads*m.ValueDim(), 1<<22)}
+	case m.QKVBias:
+		return &fieldError{"QKVBias", "is true, which latent attention does not have: set it to false"}
+	case m.QKNorm != "":
+		return &fieldError{"QKNorm", fmt.Sprintf("is %q, which latent attention does not have: leave it empty",
+			m.QKNorm)}
+	}
+	return nil
+}
+
+// checkExperts checks the fields of mixtures of experts.
+func (m Model) checkExperts() *fieldError {
+	for _, f := range []struct {
+		name  string
+		value int
+	}{{"ExpertsPerToken", m.ExpertsPerToken}, {"SharedExperts", m.SharedExperts}, {"ExpertHidden", m.ExpertHidden},
+		{"DenseLayers", m.DenseLayers}} {
+		if m.Experts == 0 && f.value != 0 {
+			return &fieldError{f.name, fmt.Sprintf("is %d without experts: set Experts, or this to 0", f.value)}
+		}
+	}
+	switch {
+	case m.Experts == 0 && m.RouterBias:
+		return &fieldError{"RouterBias", "is true without experts: set Experts, or this to false"}
+	case m.Experts == 0:
+		return nil
+	case m.ExpertsPerToken < 1 || m.ExpertsPerToken > m.Experts:
+		return &fieldError{"ExpertsPerToken", fmt.Sprintf("is %d: set it to at least 1 and at most the %d experts",
+			m.ExpertsPerToken, m.Experts)}
+	case m.DenseLayers >= m.Layers:
+		return &fieldError{"DenseLayers", fmt.Sprintf("is %d of %d layers: leave at least one with experts",
+			m.DenseLayers, m.Layers)}
+	}
+	if all := (m.Experts + m.SharedExperts) * m.ExpertWidth(); all > 1<<22 {
+		return &fieldError{"ExpertHidden", fmt.Sprintf("is %d, which with %d experts is %d in total: choose at most %d "+
+			"in total", m.ExpertWidth(), m.Experts+m.SharedExperts, all, 1<<22)}
 	}
 	return nil
 }

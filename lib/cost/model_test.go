@@ -41,6 +41,30 @@ func TestModelValidate(t *testing.T) {
 		{func(m *Model) { m.Context = 0 }, "Context is 0: set it to at least 1"},
 		{func(m *Model) { m.PositionRows = -1 }, "PositionRows is -1: set it to at least 0"},
 		{func(m *Model) { m.Activation = "tanh" }, `Activation is "tanh": set it to gelu, silu or relu`},
+		{func(m *Model) { m.QKNorm = "tail" }, `QKNorm is "tail": set it to head or all, or leave it empty`},
+		{func(m *Model) { m.RopeWidth = 2 }, "RopeWidth is 2, which only latent attention has: set KVRank, or this to 0"},
+		{func(m *Model) { m.KVRank, m.RopeWidth, m.ValueWidth = 5, 2, 4 }, ""},
+		{func(m *Model) { m.KVRank, m.RopeWidth = 5, 3 }, "RopeWidth is 3: set it to less than the width of a head, 3"},
+		{func(m *Model) { m.KVRank, m.KVHeads = 5, 2 },
+			"KVHeads is 2, but latent attention has as many as its 4 heads: set it to 0"},
+		{func(m *Model) { m.KVRank, m.ValueWidth = 5, 1<<20; m.Heads, m.HeadWidth = 8, 2 },
+			"ValueWidth is 1048576, which with 8 heads is 8388608 in total: choose at most 4194304 in total"},
+		{func(m *Model) { m.KVRank, m.QKVBias = 5, true },
+			"QKVBias is true, which latent attention does not have: set it to false"},
+		{func(m *Model) { m.KVRank, m.QKNorm = 5, "all" },
+			`QKNorm is "all", which latent attention does not have: leave it empty`},
+		{func(m *Model) { m.Experts, m.ExpertsPerToken = 4, 2 }, ""},
+		{func(m *Model) { m.Experts = 4 }, "ExpertsPerToken is 0: set it to at least 1 and at most the 4 experts"},
+		{func(m *Model) { m.Experts, m.ExpertsPerToken = 4, 5 },
+			"ExpertsPerToken is 5: set it to at least 1 and at most the 4 experts"},
+		{func(m *Model) { m.ExpertsPerToken = 2 },
+			"ExpertsPerToken is 2 without experts: set Experts, or this to 0"},
+		{func(m *Model) { m.DenseLayers = 1 }, "DenseLayers is 1 without experts: set Experts, or this to 0"},
+		{func(m *Model) { m.RouterBias = true }, "RouterBias is true without experts: set Experts, or this to false"},
+		{func(m *Model) { m.Experts, m.ExpertsPerToken, m.DenseLayers = 4, 2, 2 },
+			"DenseLayers is 2 of 2 layers: leave at least one with experts"},
+		{func(m *Model) { m.Experts, m.ExpertsPerToken, m.ExpertHidden = 4, 2, 1<<21 },
+			"ExpertHidden is 2097152, which with 4 experts is 8388608 in total: choose at most 4194304 in total"},
 	} {
 		m := good
 		c.change(&m)
@@ -66,25 +90,33 @@ func TestInvalidModel(t *testing.T) {
 func TestLimits(t *testing.T) {
 	m := Model{Layers: 1 << 14, Width: 1 << 20, Heads: 1 << 20, HeadWidth: 4, Hidden: 1 << 22, Vocab: 1 << 24,
 		Context: 1 << 28, PositionRows: 1 << 28, Gated: true, QKVBias: true, OutBias: true, MLPBias: true,
-		NormBias: true}
-	must.Do(t, m.Validate())
-	total := new(big.Int)
-	for _, tensor := range m.Tensors() {
-		size := big.NewInt(int64(tensor.Count))
-		for _, d := range tensor.Dims {
-			size.Mul(size, big.NewInt(int64(d)))
+		NormBias: true, QKNorm: "all", Sinks: true}
+	latent := m
+	latent.QKVBias, latent.QKNorm = false, ""
+	latent.KVRank, latent.QueryRank, latent.RopeWidth, latent.ValueWidth = 1<<20, 1<<20, 3, 4
+	experts := latent
+	experts.Hidden = 0
+	experts.Experts, experts.ExpertsPerToken, experts.ExpertHidden, experts.RouterBias = 1<<16, 1<<16, 1<<6, true
+	for _, m := range []Model{m, latent, experts} {
+		must.Do(t, m.Validate())
+		total := new(big.Int)
+		for _, tensor := range m.Tensors() {
+			size := big.NewInt(int64(tensor.Count))
+			for _, d := range tensor.Dims {
+				size.Mul(size, big.NewInt(int64(d)))
+			}
+			total.Add(total, size)
 		}
-		total.Add(total, size)
-	}
-	if got := m.Params().Total(); big.NewInt(got).Cmp(total) != 0 {
-		t.Errorf("%d parameters, want %d", got, total)
-	}
-	if bytes := total.Mul(total, big.NewInt(16)); !bytes.IsInt64() {
-		t.Errorf("16 bytes a parameter are %d, which overflows", bytes)
-	}
-	work, err := m.FLOPs(Step{Sequences: math.MaxInt})
-	if err != nil || math.IsInf(work.Model(), 0) {
-		t.Errorf("%v operations, %v", work.Model(), err)
+		if got := m.Params().Total(); big.NewInt(got).Cmp(total) != 0 {
+			t.Errorf("%d parameters, want %d", got, total)
+		}
+		if bytes := total.Mul(total, big.NewInt(16)); !bytes.IsInt64() {
+			t.Errorf("16 bytes a parameter are %d, which overflows", bytes)
+		}
+		work, err := m.FLOPs(Step{Sequences: math.MaxInt})
+		if err != nil || math.IsInf(work.Model(), 0) {
+			t.Errorf("%v operations, %v", work.Model(), err)
+		}
 	}
 }
 

@@ -31,21 +31,50 @@ func TestParams(t *testing.T) {
 		}
 		norm := int64(m.Width) + count(m.NormBias, m.Width)
 		q, k := m.Heads*d, kv*d
-		attention := int64(m.Width*q+2*m.Width*k+q*m.Width) + count(m.QKVBias, q+2*k) + count(m.OutBias, m.Width)
-		mlp := int64(2*m.Width*f) + count(m.Gated, m.Width*f) + count(m.MLPBias, f+m.Width) +
-			count(m.MLPBias && m.Gated, f)
-		l := int64(m.Layers)
+		attention := int64(m.Width*q+2*m.Width*k+q*m.Width) + count(m.QKVBias, q+2*k)
+		if c := m.KVRank; c > 0 { // DeepSeek-AI 2024, DeepSeek-V2, §2.1: the matrices of equations 9 to 19
+			v := m.Heads * d
+			if m.ValueWidth != 0 {
+				v = m.Heads * m.ValueWidth
+			}
+			r := m.QueryRank
+			attention = int64(m.Width*c + c*(m.Heads*(d-m.RopeWidth)) + c*v + m.Width*m.RopeWidth + v*m.Width + c)
+			attention += count(r == 0, m.Width*q) + count(r > 0, m.Width*r+r*q+r)
+		}
+		attention += count(m.OutBias, m.Width) + count(m.Sinks, m.Heads) + count(m.QKNorm == "head", 2*d) +
+			count(m.QKNorm == "all", q+k)
+		mlp := func(f int) int64 {
+			return int64(2*m.Width*f) + count(m.Gated, m.Width*f) + count(m.MLPBias, f+m.Width) +
+				count(m.MLPBias && m.Gated, f)
+		}
+		l, e, fe := int64(m.Layers), int64(m.Experts), m.ExpertHidden
+		if fe == 0 {
+			fe = f
+		}
+		dense := l
+		if e > 0 {
+			dense = int64(m.DenseLayers)
+		}
+		router := count(e > 0, m.Width*m.Experts) + count(m.RouterBias, m.Experts)
+		shared := count(m.SharedExperts > 0, m.SharedExperts*fe*2*m.Width) +
+			count(m.SharedExperts > 0 && m.Gated, m.SharedExperts*fe*m.Width) +
+			count(m.SharedExperts > 0 && m.MLPBias, m.SharedExperts*fe+m.Width) +
+			count(m.SharedExperts > 0 && m.MLPBias && m.Gated, m.SharedExperts*fe)
+		experts := (l - dense) * e * mlp(fe)
 		want := Params{Layers: m.Layers, Embeddings: int64(m.Vocab * m.Width),
-			Positions: int64(m.PositionRows * m.Width), Attention: l * attention, MLP: l * mlp, Norms: l * 2 * norm,
-			LastNorm: norm, Head: count(!m.Tied, m.Vocab*m.Width)}
+			Positions: int64(m.PositionRows * m.Width), Attention: l * attention,
+			MLP: dense*mlp(f) + (l-dense)*(router+shared) + experts, Norms: l * 2 * norm, LastNorm: norm,
+			Head: count(!m.Tied, m.Vocab*m.Width), Experts: experts,
+			Idle: (l - dense) * (e - int64(m.ExpertsPerToken)) * mlp(fe)}
 		got := m.Params()
 		if got != want {
 			t.Fatalf("%+v: %+v, want %+v", m, got, want)
 		}
-		block := attention + mlp + 2*norm
-		if got.Block() != block || got.nonEmbedding() != l*block+norm ||
-			got.Total() != l*block+norm+want.Embeddings+want.Positions+want.Head {
-			t.Fatalf("%+v: block %d, without embeddings %d, total %d", m, got.Block(), got.nonEmbedding(), got.Total())
+		blocks := want.Attention + want.MLP + want.Norms
+		if got.Block() != blocks/l || got.nonEmbedding() != blocks+norm ||
+			got.Total() != blocks+norm+want.Embeddings+want.Positions+want.Head || got.Active() != got.Total()-want.Idle {
+			t.Fatalf("%+v: block %d, without embeddings %d, total %d, active %d", m, got.Block(), got.nonEmbedding(),
+				got.Total(), got.Active())
 		}
 	}
 }

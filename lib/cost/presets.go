@@ -8,7 +8,8 @@ import (
 
 // presetsJSON lists published models by source. Besides the fields of a Model they have the published counts that tests
 // compare: params is exact, non_embedding is params without embeddings, printed is rounded, and computed is our count
-// where it differs from printed.
+// where it differs from printed. active is the rounded number of parameters that a token passes through, and
+// active_computed ours where it differs; with no_embedding they do not count the token embedding.
 //
 //go:embed presets.json
 var presetsJSON []byte
@@ -19,7 +20,11 @@ type preset struct {
 	NonEmbedding int64  `json:"non_embedding"`
 	Printed      string `json:"printed"`
 	Computed     string `json:"computed"`
-	Note         string `json:"note"`
+	Active       string `json:"active"`
+	// ActiveComputed is our count where it differs from Active.
+	ActiveComputed string `json:"active_computed"`
+	NoEmbedding    bool   `json:"no_embedding"` // Active does not count the token embedding
+	Note           string `json:"note"`
 }
 
 func readPresets() ([]preset, error) {
@@ -45,7 +50,8 @@ func readPresets() ([]preset, error) {
 }
 
 // Presets returns published models, each family in order of size: GPT-2, GPT-3, Megatron, OPT, Pythia, Llama 2 and 3,
-// TinyLlama, Mistral, Qwen2 and 2.5, Phi and Gemma.
+// TinyLlama, Mistral, Qwen2, 2.5 and 3, Phi and Gemma, and with experts Mixtral, DeepSeek-V2 and V3, Qwen3, OLMoE and
+// gpt-oss.
 func Presets() []Model {
 	all, err := readPresets()
 	if err != nil {

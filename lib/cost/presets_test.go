@@ -53,9 +53,42 @@ func TestPresetCounts(t *testing.T) {
 				t.Errorf("%s: %s, printed is %s", p.Name, got, p.Printed)
 			}
 		}
+		active := count.Active()
+		if p.NoEmbedding {
+			active -= count.Embeddings
+		}
+		switch {
+		case p.Experts == 0:
+			if active != count.Total() || p.Active != "" {
+				t.Errorf("%s has no experts: %d active of %d, published are %q", p.Name, active, count.Total(), p.Active)
+			}
+		case p.ActiveComputed != "":
+			if got := like(p.ActiveComputed, active); got != p.ActiveComputed || got == p.Active || p.Note == "" {
+				t.Errorf("%s: %s active, the file says that %s is printed and %s comes out", p.Name, got, p.Active,
+					p.ActiveComputed)
+			}
+		default:
+			if got := like(p.Active, active); got != p.Active {
+				t.Errorf("%s: %s active, published are %s", p.Name, got, p.Active)
+			}
+		}
 	}
-	if len(presets) != 66 || exact != 46 {
+	if len(presets) != 82 || exact != 60 {
 		t.Errorf("%d presets, %d with an exact count", len(presets), exact)
+	}
+}
+
+// OpenAI 2025, gpt-oss Model Card, table 1: the parts of both models, in billions. Its MLPs have the routers.
+func TestPartsOfGPTOSS(t *testing.T) {
+	for name, want := range map[string][3]string{
+		"gpt-oss-120b": {"114.71B", "0.96B", "1.16B"}, "gpt-oss-20b": {"19.12B", "0.64B", "1.16B"},
+	} {
+		p := must.Get(Preset(name))(t).Params()
+		for i, n := range []int64{p.MLP, p.Attention, p.Embeddings + p.Head} {
+			if got := like(want[i], n); got != want[i] {
+				t.Errorf("%s, part %d: %s, want %s", name, i, got, want[i])
+			}
+		}
 	}
 }
 
@@ -99,9 +132,9 @@ func TestPreset(t *testing.T) {
 		}
 	}
 	for _, c := range []struct{ name, want string }{
-		{"llama-3-9b", `cost: unknown model "llama-3-9b": of 66, the nearest are ` +
+		{"llama-3-9b", `cost: unknown model "llama-3-9b": of 82, the nearest are ` +
 			`["Llama 3 8B" "Llama 2 7B" "Llama 3 70B" "Llama 2 13B"]`},
-		{"", `cost: unknown model "": of 66, the nearest are ["GPT-2" "GPT-2 medium" "GPT-2 large" "GPT-2 XL"]`},
+		{"", `cost: unknown model "": of 82, the nearest are ["GPT-2" "GPT-2 medium" "GPT-2 large" "GPT-2 XL"]`},
 	} {
 		_, err := Preset(c.name)
 		check(t, err, c.want)

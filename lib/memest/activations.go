@@ -3,6 +3,7 @@ package memest
 import (
 	"fmt"
 
+	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
@@ -10,6 +11,7 @@ import (
 type activation struct {
 	op      recompute.Op
 	parts   recompute.Set // the operations that compute it; it is not saved if one of them is recomputed
+	only    cost.Part     // only blocks of this kind have it, as of [stage.kind]; "" if all have
 	name    string
 	formula string
 	bytes   int64
@@ -23,7 +25,7 @@ func (s Setup) saved(v *sheet) ([]activation, error) {
 	const (
 		tokens  = "b*s*h*p/(c*r)"         // [b, s, h]
 		heads   = "b*s*a*d*p/(c*t)"       // [b, s, a, d]
-		inner   = "b*s*f*p/(c*t)"         // [b, s, f]
+		values  = "b*s*a*V*p/(c*t)"       // [b, s, a, V]
 		scores  = "4*b*a*s*s/(c*t)"       // [b, a, s, s] in float32
 		perHead = "2*4*b*a*s/(c*t)"       // two of [b, a, s] in float32
 		stats   = "4*4*b*s/(c*r)"         // four of [b, s] in float32
@@ -35,15 +37,30 @@ func (s Setup) saved(v *sheet) ([]activation, error) {
 	if !s.Model.NormBias {
 		norm = rms
 	}
-	list := []activation{
-		{op: recompute.Norm1, name: "first normalization", formula: tokens},
-		{op: recompute.Norm1, name: "first normalization's statistics", formula: norm},
-		{op: recompute.QKV, name: "queries", formula: heads},
-		{op: recompute.QKV, name: "keys and values", formula: keyval},
-	}
+	var list []activation
 	add := func(op recompute.Op, name, formula string) {
-		list = append(list, activation{op: op, name: name, formula: formula})
+		list = append(list, activation{op: op, parts: recompute.SetOf(op), name: name, formula: formula})
 	}
+	add(recompute.Norm1, "first normalization", tokens)
+	add(recompute.Norm1, "first normalization's statistics", norm)
+	if s.Model.KVRank > 0 { // what is computed before the heads, and its normalization
+		if s.Model.QueryRank > 0 {
+			add(recompute.QKV, "compressed queries and their normalization", "2*b*s*Q*p/(c*r)")
+			add(recompute.QKV, "statistics of the compressed queries", rms)
+		}
+		add(recompute.QKV, "compressed keys and values and their normalization", "b*s*(2*L+R)*p/(c*r)")
+		add(recompute.QKV, "statistics of the compressed keys and values", rms)
+	}
+	if s.Model.QKNorm != "" {
+		add(recompute.QKV, "queries and keys before their normalization", "b*s*(a/t+ceil(k/t))*d*p/c")
+		if s.Model.QKNorm == "head" {
+			add(recompute.QKV, "statistics of queries and keys", "3*4*b*s*(a/t+ceil(k/t))/c")
+		} else {
+			add(recompute.QKV, "statistics of queries and keys", "2*3*4*b*s/c")
+		}
+	}
+	add(recompute.QKV, "queries", heads)
+	add(recompute.QKV, "keys and values", s.heads(keyval, "b*s*a*(d+V)*p/(c*t)"))
 	switch {
 	case s.Flash:
 		add(recompute.Scores, "largest scores and their sums", perHead)
@@ -58,29 +75,20 @@ func (s Setup) saved(v *sheet) ([]activation, error) {
 			add(recompute.Scores, weights, scores)
 		}
 		if !half { // the softmax's sum divides the matmul's output
-			add(recompute.Mix, "attention output before the division", heads)
+			add(recompute.Mix, "attention output before the division", s.heads(heads, values))
 		}
 	}
-	add(recompute.Mix, "attention output", heads)
+	add(recompute.Mix, "attention output", s.heads(heads, values))
 	add(recompute.Mid, "sum after attention", tokens)
 	add(recompute.Norm2, "second normalization", tokens)
 	add(recompute.Norm2, "second normalization's statistics", norm)
-	add(recompute.Up, "MLP up projection", inner)
-	if s.Model.Gated {
-		add(recompute.Up, "MLP gate projection", inner)
+	if s.Model.ExpertLayers() < s.Model.Layers {
+		list = append(list, s.savedMLP(cost.MLP, "MLP up projection", "MLP gate projection", "", "b*s*f*p/(c*t)")...)
 	}
-	for _, name := range s.activationNames() {
-		add(recompute.Act, name, inner)
+	if s.Model.Experts > 0 {
+		list = append(list, s.savedExperts()...)
 	}
-	first := len(list) - len(s.activationNames())
-	for i := range list {
-		list[i].parts = recompute.SetOf(list[i].op)
-		if i >= first && i < len(list)-1 { // the activation's intermediate values depend on the projections alone
-			list[i].parts |= recompute.SetOf(recompute.Up)
-		}
-	}
-	list = append(list, activation{op: recompute.Down, parts: recompute.SetOf(recompute.Down), name: "block output",
-		formula: tokens})
+	add(recompute.Down, "block output", tokens)
 	for i := range list {
 		one, err := v.compute(list[i].formula)
 		if err != nil {
@@ -89,6 +97,42 @@ func (s Setup) saved(v *sheet) ([]activation, error) {
 		list[i].bytes = one.bytes
 	}
 	return list, nil
+}
+
+// savedMLP lists the activations inside the MLPs of blocks of a kind, each of that size.
+func (s Setup) savedMLP(kind cost.Part, up, gate, of, formula string) []activation {
+	list := []activation{{op: recompute.Up, name: up}}
+	if s.Model.Gated {
+		list = append(list, activation{op: recompute.Up, name: gate})
+	}
+	for _, name := range s.activationNames() {
+		list = append(list, activation{op: recompute.Act, name: of + name})
+	}
+	for i := range list {
+		k := &list[i]
+		k.only, k.formula, k.parts = kind, formula, recompute.SetOf(k.op)
+		if k.op == recompute.Act && i < len(list)-1 { // intermediate values depend on the projections alone
+			k.parts |= recompute.SetOf(recompute.Up)
+		}
+	}
+	return list
+}
+
+// savedExperts lists the activations of a block's experts. K copies of each token are sorted by their experts. No expert
+// drops a token (Gale et al. 2022, "MegaBlocks", §4), and each is taken to have equally many, so that a device has as
+// many copies as its own tokens make, wherever its experts are. Tensor parallelism splits experts like MLPs.
+func (s Setup) savedExperts() []activation {
+	one := func(op recompute.Op, name, formula string) activation {
+		return activation{op: op, parts: recompute.SetOf(op), only: cost.Routed, name: name, formula: formula}
+	}
+	list := []activation{
+		one(recompute.Up, "router's logits and probabilities", "2*4*b*s*E/(c*r)"),        // in float32
+		one(recompute.Up, "numbers and weights of a token's experts", "2*4*b*s*K/(c*r)"), // in 32 bits
+		one(recompute.Up, "inputs of the experts", "K*b*s*h*p/c"),
+	}
+	list = append(list, s.savedMLP(cost.Routed, "experts' up projection", "experts' gate projection", "experts: ",
+		"(K+S)*b*s*F*p/(c*t)")...)
+	return append(list, one(recompute.Down, "experts' outputs before their weighted sum", "K*b*s*h*p/(c*r)"))
 }
 
 // weights names the input of the matmul with the values, where it is not the softmax's output.

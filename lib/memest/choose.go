@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
@@ -20,45 +21,67 @@ func Steps(s Setup) ([]recompute.Step, error) {
 	if err != nil {
 		return nil, fmt.Errorf("memest: %w", err)
 	}
-	block := make([]recompute.Step, len(recompute.AllOps()))
-	for _, k := range saved {
-		block[k.op].Bytes += k.bytes
-	}
-	m, l := s.Model, s.Parallelism
-	tokens := float64(s.Batch) * float64(s.Seq) / float64(l.Context)
-	width, heads, inner := float64(m.Width), float64(m.Heads*m.HeadDim()), float64(m.MLPWidth())
-	pairs := tokens * float64(s.Seq) * float64(m.Heads)
-	up := 1.0
-	if m.Gated {
-		up = 2
-	}
-	const elementwise = 20
-	for op, flops := range map[recompute.Op]float64{
-		recompute.Norm1:  elementwise * tokens * width,
-		recompute.QKV:    2 * tokens * width * float64((m.Heads+2*m.KV())*m.HeadDim()),
-		recompute.Scores: 2*tokens*float64(s.Seq)*heads + elementwise*pairs,
-		recompute.Mix:    2 * tokens * float64(s.Seq) * heads,
-		recompute.Mid:    2*tokens*heads*width + elementwise*tokens*width,
-		recompute.Norm2:  elementwise * tokens * width,
-		recompute.Up:     up * 2 * tokens * width * inner,
-		recompute.Act:    elementwise * tokens * inner,
-		recompute.Down:   2*tokens*inner*width + elementwise*tokens*width,
-	} {
-		block[op].Cost = flops / float64(l.Tensor)
-	}
-	steps := make([]recompute.Step, 0, m.Layers*len(block))
-	for i := range m.Layers {
-		for op, step := range block {
-			step.Name = fmt.Sprintf("%s of block %d", recompute.Op(op), i)
+	steps := make([]recompute.Step, 0, s.Model.Layers*len(recompute.AllOps()))
+	dense := s.Model.Layers - s.Model.ExpertLayers()
+	for i := range s.Model.Layers {
+		kind := cost.Routed
+		if i < dense {
+			kind = cost.MLP
+		}
+		for op, flops := range s.blockCosts(kind) {
+			step := recompute.Step{Name: fmt.Sprintf("%s of block %d", recompute.Op(op), i), Cost: flops}
+			for _, k := range saved {
+				if k.op == recompute.Op(op) && (k.only == "" || k.only == kind) {
+					step.Bytes += k.bytes
+				}
+			}
 			steps = append(steps, step)
 		}
 	}
 	for i := range steps {
 		// To recompute the attention output XLA copies the attention weights, which takes more memory than it saves.
-		steps[i].Always = recompute.Op(i%len(block)) == recompute.Mix
+		steps[i].Always = recompute.Op(i%len(recompute.AllOps())) == recompute.Mix
 	}
 	steps[len(steps)-1].Always = true // the head's input
 	return steps, nil
+}
+
+// blockCosts returns the FLOPs of each operation of a block of a kind on a device.
+func (s Setup) blockCosts(kind cost.Part) []float64 {
+	m, l := s.Model, s.Parallelism
+	tokens := float64(s.Batch) * float64(s.Seq) / float64(l.Context)
+	width, inner := float64(m.Width), float64(m.MLPWidth())
+	heads, values := float64(m.Heads*m.HeadDim()), float64(m.Heads*m.ValueDim())
+	pairs := tokens * float64(s.Seq) * float64(m.Heads)
+	up := 1.0
+	if m.Gated {
+		up = 2
+	}
+	qkv, router := 0., 0.
+	for _, t := range m.Tensors() {
+		if t.Part == cost.Attention && len(t.Dims) == 2 && t.Name != "h.o.w" {
+			qkv += float64(t.Size())
+		}
+	}
+	if kind == cost.Routed { // of all experts that a token is sent to
+		inner, router = float64((m.ExpertsPerToken+m.SharedExperts)*m.ExpertWidth()), float64(m.Experts)
+	}
+	const elementwise = 20
+	costs := make([]float64, len(recompute.AllOps()))
+	for op, flops := range map[recompute.Op]float64{
+		recompute.Norm1:  elementwise * tokens * width,
+		recompute.QKV:    2 * tokens * qkv,
+		recompute.Scores: 2*tokens*float64(s.Seq)*heads + elementwise*pairs,
+		recompute.Mix:    2 * tokens * float64(s.Seq) * values,
+		recompute.Mid:    2*tokens*values*width + elementwise*tokens*width,
+		recompute.Norm2:  elementwise * tokens * width,
+		recompute.Up:     2 * tokens * width * (up*inner + router),
+		recompute.Act:    elementwise * tokens * inner,
+		recompute.Down:   2*tokens*inner*width + elementwise*tokens*width,
+	} {
+		costs[op] = flops / float64(l.Tensor)
+	}
+	return costs
 }
 
 // Recompute returns a recomputation policy with which the estimate is within the budget (bytes on each device): the

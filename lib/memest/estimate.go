@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 
 	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/optim"
@@ -29,10 +30,11 @@ func Estimate(s Setup) (Ledger, error) {
 	var l Ledger
 	sheet := newSheet(s.vars())
 	states := map[device][]Item{} // devices with the same parts of the model have the same states
-	for i, d := range s.Parallelism.devices(s.Model.Layers) {
+	for i, d := range s.Parallelism.devices(s.Model.Layers, s.Model.Layers-s.Model.ExpertLayers()) {
 		first, blocks := d.first, plan[d.first:d.first+d.blocks]
 		d.first = 0
-		st := &stage{Setup: s, sheet: sheet, plan: blocks, first: d.embeds, last: d.heads, tensors: s.local(d)}
+		st := &stage{Setup: s, sheet: sheet, plan: blocks, dense: d.dense, first: d.embeds, last: d.heads,
+			tensors: s.local(d)}
 		if states[d] == nil {
 			if states[d], err = s.states(sheet, st.tensors); err != nil {
 				return Ledger{}, fmt.Errorf("memest: stage %d: %w", i, err)
@@ -94,7 +96,9 @@ func (s Setup) vars() vars {
 		"b": int64(s.Batch), "s": int64(s.Seq), "h": int64(m.Width), "a": int64(m.Heads), "k": int64(m.KV()),
 		"d": int64(m.HeadDim()), "f": int64(m.MLPWidth()), "v": int64(m.Vocab), "w": int64(m.PositionRows),
 		"p": int64(p), "t": int64(l.Tensor), "r": int64(r), "c": int64(l.Context), "n": int64(s.ranks()),
-		"g": s.Bucket, "o": s.Framework,
+		"g": s.Bucket, "o": s.Framework, "e": int64(l.Expert),
+		"E": int64(m.Experts), "K": int64(m.ExpertsPerToken), "S": int64(m.SharedExperts), "F": int64(m.ExpertWidth()),
+		"Q": int64(m.QueryRank), "L": int64(m.KVRank), "R": int64(m.RopeWidth), "V": int64(m.ValueDim()),
 	}
 }
 
@@ -109,7 +113,8 @@ func (s *stage) passes(index int) (items []Item, moment string, err error) {
 	}
 	items = append(s.input(index), s.activations(worst, index)...)
 	for _, n := range worst.needs {
-		items = append(items, Item{Kind: n.kind, Name: n.name, Count: n.count, Formula: n.formula, Source: s.source()})
+		items = append(items, Item{Kind: n.kind, Name: n.name, Count: n.count, Formula: n.formula,
+			Source: s.source(n.formula)})
 	}
 	items = append(items, s.buffers()...)
 	for i := range items {
@@ -120,10 +125,16 @@ func (s *stage) passes(index int) (items []Item, moment string, err error) {
 	return items, worst.name, nil
 }
 
-// source says where the formulas of activations come from.
-func (s *stage) source() string {
-	if s.Method == Compiled {
+// source says where the formulas of activations come from. Only those of experts and of latent attention have names in
+// capitals.
+func (s *stage) source(formula string) string {
+	switch {
+	case s.Method == Compiled:
 		return "lib/gpt as XLA compiles it, tested against its statistics"
+	case strings.ContainsAny(formula, "EKSF"):
+		return "experts with equally many tokens each, none dropped (Gale et al. 2022, MegaBlocks, §4)"
+	case strings.ContainsAny(formula, "QLRV"):
+		return "latent attention (DeepSeek-AI 2024, DeepSeek-V2, §2.1), its heads expanded"
 	}
 	return "saved activations of lib/gpt's operations, split as in Korthikanti et al. 2022, §4"
 }
@@ -135,7 +146,8 @@ func (s *stage) input(index int) []Item {
 		name = "embedding"
 	}
 	flying, of := s.Parallelism.inFlight(index, s.Microbatches)
-	return []Item{{Kind: Activations, Name: name, Count: (flying + of - 1) / of, Formula: residual, Source: s.source()}}
+	return []Item{{Kind: Activations, Name: name, Count: (flying + of - 1) / of, Formula: residual,
+		Source: s.source(residual)}}
 }
 
 // activations lists the saved activations at the worst moment, of all micro-batches in flight: for the micro-batch in
@@ -146,8 +158,8 @@ func (s *stage) activations(worst moment, index int) []Item {
 	flying, of := s.Parallelism.inFlight(index, s.Microbatches)
 	for i, k := range s.saved {
 		all := int64(0)
-		for _, set := range s.plan {
-			if set&k.parts == 0 {
+		for block := range s.plan {
+			if s.saves(block, k) {
 				all++
 			}
 		}
@@ -162,7 +174,7 @@ func (s *stage) activations(worst moment, index int) []Item {
 		}{{here, false}, {away, true}} {
 			if at.count > 0 {
 				items = append(items, Item{Kind: Activations, Name: k.name, Count: at.count, Formula: k.formula,
-					Source: s.source(), Host: at.host})
+					Source: s.source(k.formula), Host: at.host})
 			}
 		}
 	}
@@ -181,7 +193,7 @@ func (s *stage) buffers() []Item {
 			add(Communication, "gradient bucket", 1, "g", "Li et al. 2020, §4.2")
 		}
 		if s.sharded(3) {
-			add(Communication, "gathered parameters of the current block and the next", 2, "p*("+s.elementsOf("h.")+")",
+			add(Communication, "gathered parameters of the current block and the next", 2, "p*("+s.block()+")",
 				"Rajbhandari et al. 2020, §5.3")
 			if outside := s.elementsOf("tok", "head"); outside != "0" {
 				add(Communication, "gathered token table and head", 1, "p*("+outside+")",
@@ -189,12 +201,19 @@ func (s *stage) buffers() []Item {
 			}
 		}
 		if s.sharded(2) {
-			add(Communication, "unsharded gradients of the current block", 1, "p*("+s.elementsOf("h.")+")",
+			add(Communication, "unsharded gradients of the current block", 1, "p*("+s.block()+")",
 				"Rajbhandari et al. 2020, §5.2")
 		}
 		if l.Context > 1 {
-			add(Communication, "keys and values of the neighbour, and their gradients", 2, "2*b*s*ceil(k/t)*d*p/c",
+			formula := "2*b*s*ceil(k/t)*d*p/c"
+			if s.Model.KVRank > 0 {
+				formula = "b*s*a*(d+V)*p/(c*t)"
+			}
+			add(Communication, "keys and values of the neighbour, and their gradients", 2, formula,
 				"Liu et al. 2023, §3")
+		}
+		if l.Expert > 1 && s.dense < len(s.plan) {
+			add(Communication, "tokens being sent to their experts", 1, "K*b*s*h*p/(c*r)", "Lepikhin et al. 2020, §3")
 		}
 		if l.Seq {
 			add(Communication, "gathered tokens", 1, "b*s*h*p/c", "Korthikanti et al. 2022, §4.2.2")

@@ -68,6 +68,10 @@ func Advise(s Setup, budget int64) ([]Change, error) {
 	if s.Parallelism.Tensor > 1 && !s.Parallelism.Seq {
 		try("sequence parallelism", "none", func(s *Setup) { s.Parallelism.Seq = true })
 	}
+	for n := 2 * s.Parallelism.Expert; n <= s.Model.Experts; n *= 2 {
+		try(fmt.Sprintf("expert parallelism %d", n), "two all-to-alls a block and pass",
+			func(s *Setup) { s.Parallelism.Expert = n })
+	}
 	for _, by := range []int{2, 4, 8} {
 		if s.Parallelism.Data%by != 0 {
 			continue

@@ -26,7 +26,8 @@
 //
 // For [Planned] on several devices, tests compare only the states, with those of lib/zero and lib/parallel. Its
 // activations under tensor, context and pipeline parallelism and its communication buffers follow the cited papers and
-// are not measured. Nothing is compared on GPUs. No estimate knows the compressed activations of lib/compress.
+// are not measured; nor are those of experts, for which it assumes that none drops a token and each has equally many,
+// and of latent attention. Nothing is compared on GPUs. No estimate knows the compressed activations of lib/compress.
 //
 // All sizes are exact integers, in bytes. [GB] prints them in units of 10⁹.
 //
@@ -40,7 +41,11 @@
 //	d  width of a head                  P  parameters (OfParameters)
 //	f  hidden width of the MLP          g  bytes of a gradient bucket
 //	v  vocabulary                       w  rows of the position table
-//	o  bytes that the framework uses
+//	o  bytes that the framework uses    e  expert-parallel degree
+//	E  routed experts                   S  shared experts
+//	K  experts that a token is sent to  F  hidden width of an expert
+//	Q  rank of queries                  L  rank of keys and values (both of latent attention)
+//	R  width of a head with positions   V  width of a head of values
 //
 // ceil(x) rounds up to an integer.
 package memest

@@ -46,6 +46,15 @@ func randomModel(r *rand.Rand) cost.Model {
 	if bit() {
 		m.HeadWidth = 1 + r.IntN(20)
 	}
+	m.Sinks, m.QKNorm = bit(), []string{"", "head", "all"}[r.IntN(3)]
+	if bit() {
+		m.KVHeads, m.HeadWidth, m.QKVBias, m.QKNorm = 0, 2+r.IntN(20), false, ""
+		m.KVRank, m.QueryRank, m.RopeWidth, m.ValueWidth = 1+r.IntN(9), r.IntN(9), r.IntN(m.HeadWidth), r.IntN(20)
+	}
+	if bit() {
+		m.Experts, m.ExpertHidden, m.SharedExperts = 4*(1+r.IntN(3)), 8*(1+r.IntN(9)), r.IntN(3)
+		m.ExpertsPerToken, m.DenseLayers, m.RouterBias = 1+r.IntN(4), r.IntN(m.Layers), bit()
+	}
 	return m
 }
 
@@ -54,8 +63,13 @@ func TestShardFormulas(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
 		s := Setup{Model: randomModel(r), Parallelism: Parallelism{Tensor: 1 << r.IntN(4)}}.withDefaults()
+		if s.Model.Experts > 0 {
+			s.Parallelism.Expert = 1 << r.IntN(3)
+			s.Parallelism.Data = s.Parallelism.Expert
+		}
+		m := s.Model
 		var total int64
-		for _, tensor := range s.local(device{0, s.Model.Layers, true, true}) {
+		for _, tensor := range s.local(device{0, m.Layers, m.Layers - m.ExpertLayers(), true, true}) {
 			n := must.Get(s.vars().compute(tensor.elements))(t)
 			if n.bytes != tensor.Size() {
 				t.Fatalf("%s of %+v over %d devices: the formula %s gives %d, the dimensions are %v", tensor.Name,
@@ -63,8 +77,10 @@ func TestShardFormulas(t *testing.T) {
 			}
 			total += n.bytes * int64(tensor.Count)
 		}
-		if s.Parallelism.Tensor == 1 && total != s.Model.Params().Total() {
-			t.Fatalf("%+v: the tensors have %d elements, the model %d", s.Model, total, s.Model.Params().Total())
+		p := m.Params()
+		if want := p.Total() - p.Experts + p.Experts/int64(s.Parallelism.Expert); s.Parallelism.Tensor == 1 &&
+			total != want {
+			t.Fatalf("%+v: the tensors have %d elements, want %d", m, total, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/recompute"
 )
 
@@ -42,9 +43,23 @@ type stage struct {
 	Setup
 	sheet       *sheet
 	plan        recompute.Plan // of its blocks
+	dense       int            // the first blocks, which have an MLP; the others have experts
 	first, last bool           // it has the embedding, the head
-	saved       []activation   // of a block
+	saved       []activation   // of a block, of one with an MLP and of one with experts
 	tensors     []tensor
+}
+
+// kind returns what a block has after its attention: cost.MLP or, for experts, cost.Routed.
+func (s *stage) kind(block int) cost.Part {
+	if block < s.dense {
+		return cost.MLP
+	}
+	return cost.Routed
+}
+
+// saves reports whether a block saves an activation: it computes that, and does not recompute it.
+func (s *stage) saves(block int, k activation) bool {
+	return (k.only == "" || k.only == s.kind(block)) && s.plan[block]&k.parts == 0
 }
 
 // worst returns the moment at which memory peaks: at the loss; in one of the blocks at the gradient of the MLP, of the
@@ -70,18 +85,18 @@ func (s *stage) worst() (moment, error) {
 			return worst, err
 		}
 	}
-	output, dropped := -1, -1 // the inputs of the down projection, and of the matmul with the values
+	output, dropped := map[cost.Part]int{}, -1 // the inputs of the down projection, and of the matmul with the values
 	for i, k := range s.saved {
 		switch {
 		case k.op == recompute.Act:
-			output = i
+			output[k.only] = i
 		case k.name == weights:
 			dropped = i
 		}
 	}
 	for block := len(s.plan) - 1; block >= 0; block-- {
 		for i, k := range s.saved {
-			if s.plan[block]&k.parts == 0 {
+			if s.saves(block, k) {
 				below[i]--
 			}
 		}
@@ -91,7 +106,7 @@ func (s *stage) worst() (moment, error) {
 			op    recompute.Op
 			needs []need
 		}{
-			{"the MLP's gradient", recompute.Act, s.mlp(s.plan[block])},
+			{"the MLP's gradient", recompute.Act, s.mlp(block)},
 			{"the attention weights' gradient", recompute.Scores, s.scores(s.plan[block].Has(recompute.Scores))},
 			{"the gradient of queries, keys and values", recompute.Norm1, s.projections()},
 		} {
@@ -99,7 +114,7 @@ func (s *stage) worst() (moment, error) {
 			s.addSaved(saved, block, at.op)
 			s.addRecomputed(saved, place{block, at.op})
 			if at.op == recompute.Act && !s.plan[block].Has(at.op) {
-				saved[output]-- // last used by the down projection's gradient, which comes before
+				saved[output[s.kind(block)]]-- // last used by the down projection's gradient, which comes before
 			}
 			if at.op == recompute.Scores && dropped >= 0 && !s.plan[block].Has(at.op) {
 				saved[dropped]-- // last used by the gradient of the values, which comes before
@@ -124,7 +139,7 @@ func (s *stage) worst() (moment, error) {
 // gradient.
 func (s *stage) addSaved(counts []int64, block int, last recompute.Op) {
 	for i, k := range s.saved {
-		if k.op <= last && s.plan[block]&k.parts == 0 {
+		if k.op <= last && s.saves(block, k) {
 			counts[i]++
 		}
 	}
@@ -139,7 +154,8 @@ func (s *stage) addRecomputed(counts []int64, at place) {
 	}
 	for ; ok && s.plan[at.block].Has(at.op); at, ok = at.before() {
 		for i, k := range s.saved {
-			if k.op == at.op || k.parts.Has(at.op) && !s.plan[at.block].Has(k.op) {
+			here := k.only == "" || k.only == s.kind(at.block)
+			if here && (k.op == at.op || k.parts.Has(at.op) && !s.plan[at.block].Has(k.op)) {
 				counts[i]++
 			}
 		}

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/shardbook/shardbook/lib/cost"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/recompute"
 )
@@ -14,7 +15,16 @@ import (
 const (
 	residual    = "b*s*h*p/(c*r)"
 	projections = "4*b*s*(a/t+2*ceil(k/t))*d/c" // queries, keys and values, in float32
+	latent      = "4*b*s*a*(2*d+V)/(c*t)"       // the same with latent attention
 )
+
+// heads returns a formula of attention, or another for latent attention.
+func (s Setup) heads(usual, latent string) string {
+	if s.Model.KVRank > 0 {
+		return latent
+	}
+	return usual
+}
 
 // loss is the memory of the last normalization, the head and the cross-entropy.
 func (s *stage) loss() []need {
@@ -25,9 +35,16 @@ func (s *stage) loss() []need {
 	}
 }
 
-// mlp is the memory at the gradient of the MLP's activation: the gradients of its output and of its input.
-func (s *stage) mlp(block recompute.Set) []need {
+// mlp is the memory at the gradient of the MLP's activation: the gradients of its output and of its input. With experts
+// it is that of all tokens of a device, and the gradient of each token's outputs.
+func (s *stage) mlp(at int) []need {
+	block := s.plan[at]
 	n := need{Temporary, "gradients inside the MLP", 2, "4*b*s*f/(c*t)"}
+	var copies []need
+	if s.kind(at) == cost.Routed {
+		n = need{Temporary, "gradients inside the experts", 2, "4*(K+S)*b*s*F/(c*t)"}
+		copies = []need{{Temporary, "gradients of the experts' outputs", 1, "K*b*s*h*p/c"}}
+	}
 	half := s.Precision.Compute.IsHalfPrecision()
 	switch {
 	case s.Model.Gated && half && (s.Model.MLPBias || block.Has(recompute.Act)):
@@ -47,16 +64,16 @@ func (s *stage) mlp(block recompute.Set) []need {
 	if inner && !half && !s.held() && block.Has(recompute.Up) && block.Has(recompute.Act) {
 		n.count--
 	}
-	return []need{n}
+	return append([]need{n}, copies...)
 }
 
 // scores is the memory at the softmax's gradient: the gradient of the weights, and that of the scores in two layouts.
 func (s *stage) scores(recomputed bool) []need {
 	n := need{Temporary, "gradients of the attention weights and scores", 3, "4*b*a*s*s/(c*t)"}
 	if s.Flash {
-		n = need{Temporary, "gradient of the attention's output", 1, "4*b*s*a*d/(c*t)"}
+		n = need{Temporary, "gradient of the attention's output", 1, s.heads("4*b*s*a*d/(c*t)", "4*b*s*a*V/(c*t)")}
 	}
-	needs := []need{n, {Temporary, "gradient of the values", 1, projections}}
+	needs := []need{n, {Temporary, "gradient of the values", 1, s.heads(projections, latent)}}
 	if recomputed && s.Precision.Compute.IsHalfPrecision() && !s.Flash {
 		needs = append(needs, need{Temporary, "scores in the half type", 1, "p*b*a*s*s/(c*t)"})
 	}
@@ -66,7 +83,7 @@ func (s *stage) scores(recomputed bool) []need {
 // projections is the memory at the gradient of the QKV projection: the gradients of queries, keys and values, each
 // padded to the size of all three, and their sum in three layouts.
 func (s *stage) projections() []need {
-	return []need{{Temporary, "gradients of queries, keys and values", 6, projections}}
+	return []need{{Temporary, "gradients of queries, keys and values", 6, s.heads(projections, latent)}}
 }
 
 // held reports whether the update needs all gradients at once.
@@ -153,6 +170,25 @@ func (s *stage) elementsOf(prefixes ...string) string {
 		return "0"
 	}
 	return strings.Join(found, "+")
+}
+
+// block is the formula of the elements of the stage's largest block.
+func (s *stage) block() string {
+	var largest string
+	most := int64(-1)
+	for _, kind := range []cost.Part{cost.MLP, cost.Routed} {
+		var terms []string
+		size := int64(0)
+		for _, t := range s.tensors {
+			if strings.HasPrefix(t.Name, "h.") && (t.only() == "" || t.only() == kind) {
+				terms, size = append(terms, t.elements), size+t.Size()
+			}
+		}
+		if size > most {
+			largest, most = strings.Join(terms, "+"), size
+		}
+	}
+	return largest
 }
 
 // copied is the formula of the weights that XLA copies because the input gradient still needs them when they are

@@ -11,7 +11,7 @@ import (
 // Models", §4 and §5: in 16 bits, with dropout and masks of one byte an element. The paper's GB are 2³⁰ bytes.
 //
 // The paper's model is a GPT with an ungated MLP of width 4h and without grouped queries. For other models this type
-// uses only the layers L, width h, heads a and vocabulary v.
+// uses only the layers L, width h, heads a and vocabulary v. It refuses experts, which have more activations.
 type Korthikanti struct {
 	Model cost.Model
 	Batch int // sequences of a micro-batch, b; defaults to 1
@@ -41,6 +41,9 @@ func (k Korthikanti) validate() error {
 		return err
 	}
 	switch {
+	case k.Model.Experts > 0:
+		return fmt.Errorf("memest: Korthikanti.Model has %d experts, and the paper's formulas are those of an MLP: give "+
+			"a model without experts", k.Model.Experts)
 	case k.Model.Heads%k.Tensor != 0:
 		return fmt.Errorf("memest: Korthikanti.Tensor is %d, which does not divide the model's %d heads", k.Tensor,
 			k.Model.Heads)

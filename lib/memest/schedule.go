@@ -53,17 +53,19 @@ func (l Parallelism) inFlight(stage, microbatches int) (n, denominator int64) {
 // device is the part of the model on a device of a pipeline.
 type device struct {
 	first, blocks int  // the first of its blocks, and their number
+	dense         int  // the number of its blocks that have an MLP, not experts: its first ones
 	embeds, heads bool // it has the embedding, the head
 }
 
 // devices splits a model over a pipeline's devices. With several chunks on a device it lists them as one, since all
-// blocks need the same memory.
-func (l Parallelism) devices(blocks int) []device {
+// blocks need the same memory, except for the first dense ones of a model with experts.
+func (l Parallelism) devices(blocks, dense int) []device {
 	parts := cut(blocks, l.Pipeline)
 	devices := make([]device, l.Pipeline)
 	last := l.Pipeline - 1
+	denseOf := func(part [2]int) int { return max(0, min(part[1], dense)-part[0]) }
 	for i, part := range parts {
-		devices[i] = device{part[0], part[1] - part[0], i == 0, i == last}
+		devices[i] = device{part[0], part[1] - part[0], denseOf(part), i == 0, i == last}
 	}
 	switch {
 	case l.Pipeline == 1:
@@ -73,7 +75,8 @@ func (l Parallelism) devices(blocks int) []device {
 		for i := range devices {
 			both := parts[i][1] - parts[i][0] + parts[last-i][1] - parts[last-i][0]
 			ends := i == 0 || i == last
-			devices[i] = device{min(parts[i][0], blocks-both), both, ends, ends}
+			devices[i] = device{min(parts[i][0], blocks-both), both, denseOf(parts[i]) + denseOf(parts[last-i]), ends,
+				ends}
 		}
 	}
 	return devices

@@ -47,6 +47,9 @@ type Parallelism struct {
 	// (Korthikanti et al. 2022, §4.2.2).
 	Seq     bool `json:"seq,omitempty"`
 	Context int  `json:"context,omitempty"` // context parallelism: devices that split each sequence, also in attention
+	// Expert is the number of data-parallel devices that together have one copy of the routed experts; it divides Data.
+	// Tokens travel to the devices of their experts and back (Lepikhin et al. 2020, §3).
+	Expert int `json:"expert,omitempty"`
 
 	Pipeline int      `json:"pipeline,omitempty"` // pipeline stages
 	Schedule Schedule `json:"schedule,omitempty"` // of the pipeline; defaults to 1F1B
@@ -65,7 +68,7 @@ func (l Parallelism) Devices() int {
 
 func (l Parallelism) withDefaults() Parallelism {
 	l.Data, l.Tensor, l.Context = cmp.Or(l.Data, 1), cmp.Or(l.Tensor, 1), cmp.Or(l.Context, 1)
-	l.Pipeline, l.Chunks = cmp.Or(l.Pipeline, 1), cmp.Or(l.Chunks, 1)
+	l.Pipeline, l.Chunks, l.Expert = cmp.Or(l.Pipeline, 1), cmp.Or(l.Chunks, 1), cmp.Or(l.Expert, 1)
 	if l.Schedule == "" {
 		l.Schedule = OneFOneB
 	}
@@ -98,6 +101,7 @@ func (s Setup) Validate() error {
 		{"Parallelism.Data", l.Data, 1 << 31}, {"Parallelism.Tensor", l.Tensor, 1 << 20},
 		{"Parallelism.Context", l.Context, 1 << 28}, {"Parallelism.Pipeline", l.Pipeline, 1 << 14},
 		{"Parallelism.Chunks", l.Chunks, 1 << 14}, {"Parallelism.ZeRO", l.ZeRO, 3},
+		{"Parallelism.Expert", l.Expert, 1 << 16},
 		{"Bucket", int(s.Bucket), 1 << 50}, {"Framework", int(s.Framework), 1 << 50},
 	} {
 		if f.value < 0 {
@@ -117,9 +121,20 @@ func (s Setup) Validate() error {
 	case m.KV()%l.Tensor != 0 && l.Tensor%m.KV() != 0:
 		return fmt.Errorf("memest: Setup.Parallelism.Tensor is %d and the model has %d key and value heads: one "+
 			"must divide the other", l.Tensor, m.KV())
-	case m.MLPWidth()%l.Tensor != 0:
+	case m.ExpertLayers() < m.Layers && m.MLPWidth()%l.Tensor != 0:
 		return fmt.Errorf("memest: Setup.Parallelism.Tensor is %d, which does not divide the MLP's hidden width %d",
 			l.Tensor, m.MLPWidth())
+	case m.Experts > 0 && m.ExpertWidth()%l.Tensor != 0:
+		return fmt.Errorf("memest: Setup.Parallelism.Tensor is %d, which does not divide an expert's hidden width %d",
+			l.Tensor, m.ExpertWidth())
+	case l.Expert > 1 && m.Experts == 0:
+		return fmt.Errorf("memest: Setup.Parallelism.Expert is %d and the model has no experts: set it to 1", l.Expert)
+	case m.Experts%l.Expert != 0:
+		return fmt.Errorf("memest: Setup.Parallelism.Expert is %d, which does not divide the model's %d experts",
+			l.Expert, m.Experts)
+	case l.Data%l.Expert != 0:
+		return fmt.Errorf("memest: Setup.Parallelism.Expert is %d, which does not divide the %d data-parallel devices",
+			l.Expert, l.Data)
 	case s.Seq > m.Context && m.PositionRows > 0:
 		return fmt.Errorf("memest: Setup.Seq is %d, and the model has learned positions for %d: choose "+
 			"a shorter sequence", s.Seq, m.Context)
@@ -143,6 +158,10 @@ func (s Setup) Validate() error {
 		return fmt.Errorf("memest: Setup.Method is %q: choose %q or %q", s.Method, Planned, Compiled)
 	}
 	if s.Method == Compiled {
+		if m.Experts > 0 || m.KVRank > 0 || m.QKNorm != "" || m.Sinks {
+			return fmt.Errorf("memest: Setup.Method is %q, and what XLA needs for experts, latent attention, sinks and "+
+				"normalized queries was not measured: leave Method empty", Compiled)
+		}
 		if l.Devices() != l.Data || l.ZeRO > 0 || s.Microbatches > 1 || s.OffloadOptimizer || s.OffloadActivations {
 			return fmt.Errorf("memest: Setup.Method is %q, which supports only plain data parallelism without "+
 				"accumulation or offload: leave Method empty", Compiled)

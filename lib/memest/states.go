@@ -18,6 +18,17 @@ type tensor struct {
 	elements    string // the formula of their product
 }
 
+// only returns the kind of the blocks that have the tensor, as [stage.kind] does; "" if all have.
+func (t tensor) only() cost.Part {
+	switch t.Part {
+	case cost.MLP:
+		return cost.MLP
+	case cost.Router, cost.Routed, cost.Shared:
+		return cost.Routed
+	}
+	return ""
+}
+
 // elements are the formulas of the shards' sizes.
 var elements = map[string]string{
 	"tok": "ceil(v/t)*h", "pos": "w*h", "head.w": "h*ceil(v/t)",
@@ -26,7 +37,25 @@ var elements = map[string]string{
 	"h.o.w": "a/t*d*h", "h.o.b": "h",
 	"h.gate.w": "h*f/t", "h.gate.b": "f/t", "h.up.w": "h*f/t", "h.up.b": "f/t",
 	"h.down.w": "f/t*h", "h.down.b": "h",
+
+	"h.q.w": "h*a/t*d", "h.qdown.w": "h*Q", "h.qdown.g": "Q", "h.qup.w": "Q*a/t*d",
+	"h.kvdown.w": "h*(L+R)", "h.kvdown.g": "L", "h.kvup.w": "L*a/t*(d-R+V)", latentOut: "a/t*V*h",
+	"h.qnorm.g": "d", "h.knorm.g": "d", allNorm + "h.qnorm.g": "a*d", allNorm + "h.knorm.g": "k*d", "h.sinks": "a/t",
+
+	"h.router.w": "h*E", "h.router.b": "E",
+	"h.experts.gate.w": "E/e*h*F/t", "h.experts.gate.b": "E/e*F/t",
+	"h.experts.up.w": "E/e*h*F/t", "h.experts.up.b": "E/e*F/t",
+	"h.experts.down.w": "E/e*F/t*h", "h.experts.down.b": "E/e*h",
+	"h.shared.gate.w": "h*S*F/t", "h.shared.gate.b": "S*F/t", "h.shared.up.w": "h*S*F/t", "h.shared.up.b": "S*F/t",
+	"h.shared.down.w": "S*F/t*h", "h.shared.down.b": "h",
 }
+
+// What elements has besides names of tensors: the output projection of latent attention, and the prefix of
+// normalizations over all heads, which every device has whole.
+const (
+	latentOut = "latent h.o.w"
+	allNorm   = "all "
+)
 
 // local returns the shards of a device.
 func (s Setup) local(of device) []tensor {
@@ -47,10 +76,17 @@ func (s Setup) local(of device) []tensor {
 			if !of.heads {
 				continue
 			}
+		case cost.MLP:
+			p.Count = of.dense
+		case cost.Router, cost.Routed, cost.Shared:
+			p.Count = of.blocks - of.dense
 		default:
 			p.Count = of.blocks
 		}
-		dims := slices.Clone(p.Dims)
+		if p.Count == 0 {
+			continue
+		}
+		dims, formula := slices.Clone(p.Dims), elements[p.Name]
 		switch p.Name {
 		case "tok":
 			dims[0] = (dims[0] + t - 1) / t
@@ -58,13 +94,23 @@ func (s Setup) local(of device) []tensor {
 			dims[1] = (dims[1] + t - 1) / t
 		case "h.qkv.w", "h.qkv.b":
 			dims[len(dims)-1] = (m.Heads/t + 2*kv) * m.HeadDim()
-		case "h.gate.w", "h.gate.b", "h.up.w", "h.up.b":
+		case "h.gate.w", "h.gate.b", "h.up.w", "h.up.b", "h.experts.gate.w", "h.experts.gate.b", "h.experts.up.w",
+			"h.experts.up.b", "h.shared.gate.w", "h.shared.gate.b", "h.shared.up.w", "h.shared.up.b", "h.q.w",
+			"h.qup.w", "h.kvup.w", "h.sinks":
 			dims[len(dims)-1] /= t
-		case "h.o.w", "h.down.w":
-			dims[0] /= t
+		case "h.o.w", "h.down.w", "h.experts.down.w", "h.shared.down.w":
+			dims[len(dims)-2] /= t
+		}
+		switch {
+		case p.Part == cost.Routed:
+			dims[0] /= s.Parallelism.Expert
+		case p.Name == "h.o.w":
+			formula = s.heads(formula, elements[latentOut])
+		case m.QKNorm == "all" && (p.Name == "h.qnorm.g" || p.Name == "h.knorm.g"):
+			formula = elements[allNorm+p.Name]
 		}
 		p.Dims = dims
-		found = append(found, tensor{p, elements[p.Name]})
+		found = append(found, tensor{p, formula})
 	}
 	return found
 }
@@ -96,7 +142,7 @@ func (s Setup) states(v *sheet, tensors []tensor) ([]Item, error) {
 		for _, part := range partsOf(tensors) {
 			var terms []string
 			for _, t := range part.tensors {
-				terms = append(terms, s.shard(t.elements, h.stage))
+				terms = append(terms, s.shard(t, h.stage))
 			}
 			formula := fmt.Sprintf("%d*(%s)", h.bytes, strings.Join(terms, "+"))
 			items = append(items, Item{Kind: h.kind, Name: part.name, Count: part.count, Formula: formula,
@@ -140,18 +186,29 @@ func times(count, bytes int64) (int64, error) {
 }
 
 // ranks is the number of ranks that ZeRO shards over: data-parallel and context-parallel ones, which all have the same
-// parameters.
+// parameters except experts.
 func (s Setup) ranks() int { return s.Parallelism.Data * s.Parallelism.Context }
 
 // sharded reports whether ZeRO shards what it shards from this stage on.
 func (s Setup) sharded(from int) bool { return s.Parallelism.ZeRO >= from && s.ranks() > 1 }
 
-// shard is the formula of a rank's shard of that many elements.
-func (s Setup) shard(elements string, from int) string {
-	if s.sharded(from) {
-		return "ceil(" + elements + "/n)"
+// copies is the number of ranks with the same part of a tensor, which ZeRO shards over: fewer for experts.
+func (s Setup) copies(t tensor) int {
+	if t.Part == cost.Routed {
+		return s.ranks() / s.Parallelism.Expert
 	}
-	return elements
+	return s.ranks()
+}
+
+// shard is the formula of a rank's shard of a tensor's elements.
+func (s Setup) shard(t tensor, from int) string {
+	switch {
+	case !s.sharded(from) || s.copies(t) == 1:
+		return t.elements
+	case s.copies(t) < s.ranks():
+		return "ceil(" + t.elements + "/(n/e))"
+	}
+	return "ceil(" + t.elements + "/n)"
 }
 
 // part is the tensors of one part of the model.
@@ -182,8 +239,8 @@ func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 		spec := params.New(t.Name, s.Precision.Params, t.Dims...)
 		length := t.Size()
 		var cut optim.Part
-		if s.sharded(1) {
-			length = (length + int64(s.ranks()) - 1) / int64(s.ranks())
+		if n := int64(s.copies(t)); s.sharded(1) && n > 1 {
+			length = (length + n - 1) / n
 			cut = optim.Flat{Length: int(length)}
 		}
 		states, err := optim.StatesOfParts(s.Optimizer, params.Tree{spec}, []optim.Part{cut})
@@ -213,7 +270,7 @@ func (s Setup) optimizer(tensors []tensor) ([]Item, error) {
 func (s Setup) stateFormula(t tensor, length int64, state optim.State) string {
 	bytes := state.Shape.DType.Size()
 	if int64(state.Shape.Size()) == length {
-		return fmt.Sprintf("%d*(%s)", bytes, s.shard(t.elements, 1))
+		return fmt.Sprintf("%d*(%s)", bytes, s.shard(t, 1))
 	}
 	var factors []string
 	for _, d := range append(slices.Clone(state.Shape.Dimensions), bytes) {
