@@ -27,8 +27,13 @@ func AllGather(x *graph.Node, axis int, axes ...string) *graph.Node {
 //
 //	x[N·a b] on each of N ranks, split 0, concat 1 → [a N·b]
 //
-// The split axis must be a multiple of N. Its backward pass is AllToAll with split and concat exchanged.
+// The split axis must be a multiple of N. Its backward pass is AllToAll with split and concat exchanged. The mesh axis
+// may be one of [Between] if split and concat are 0.
 func AllToAll(x *graph.Node, split, concat int, axes ...string) *graph.Node {
+	if n, ok := betweenAlone(x.Graph(), axes); ok && split == 0 && concat == 0 && x.Rank() > 0 {
+		evenly(x, "AllToAll", 0, axes, n)
+		return xla.Exchange{Kind: xla.AllToAll, Axis: axes[0]}.Of(x)
+	}
 	axes, n := along(x.Graph(), "AllToAll", axes)
 	split, concat = tensorAxis(x, "AllToAll", split), tensorAxis(x, "AllToAll", concat)
 	evenly(x, "AllToAll", split, axes, n)
@@ -43,8 +48,13 @@ func AllToAll(x *graph.Node, split, concat int, axes ...string) *graph.Node {
 //
 // y has the rows received, those from rank 0 first, then zeros; received has each sender's counts for this rank's
 // groups. If rows are too few, the program fails, on CPUs; see [xla.Collective] for GPUs. The backward pass is AllToAllV
-// with the received counts, and as many rows as x.
+// with the received counts, and as many rows as x. The axis may be one of [Between].
 func AllToAllV(x, counts *graph.Node, rows int, axes ...string) (y, received *graph.Node) {
+	if n, ok := betweenAlone(x.Graph(), axes); ok {
+		checkRows(x, counts, rows, n)
+		received = AllToAll(counts, 0, 0, axes...)
+		return xla.Exchange{Kind: xla.AllToAllV, Axis: axes[0], Rows: rows}.Of(x, counts, received), received
+	}
 	axes, n := along(x.Graph(), "AllToAllV", axes)
 	checkRows(x, counts, rows, n)
 	received = AllToAll(counts, 0, 0, axes...)
@@ -92,10 +102,8 @@ func Permute(x *graph.Node, to []int, axes ...string) *graph.Node {
 //
 // Its backward pass is RingShift by -shift. The axis may be one of [Between].
 func RingShift(x *graph.Node, shift int, axes ...string) *graph.Node {
-	if len(axes) == 1 {
-		if _, ok := between(x.Graph(), axes[0]); ok {
-			return xla.Shift{Axis: axes[0], By: shift}.Of(x)
-		}
+	if _, ok := betweenAlone(x.Graph(), axes); ok {
+		return xla.Exchange{Kind: xla.Permute, Axis: axes[0], By: shift}.Of(x)
 	}
 	axes, n := along(x.Graph(), "RingShift", axes)
 	to := make([]int, n)
