@@ -259,7 +259,10 @@ func front(b group.Buffer, of group.Type, counts []int, row int) (these, rest gr
 		counts[i] *= row
 		n += counts[i]
 	}
-	return group.Buffer{Data: b.Data, Len: n}, group.Buffer{Data: unsafe.Add(b.Data, n*of.Size()), Len: b.Len - n}
+	if these = (group.Buffer{Data: b.Data, Len: n}); n < b.Len { // Go does not like addresses after the end
+		rest = group.Buffer{Data: unsafe.Add(b.Data, n*of.Size()), Len: b.Len - n}
+	}
+	return these, rest
 }
 
 // endExchange waits for an exchange, and stores the received tensor.

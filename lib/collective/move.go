@@ -50,18 +50,28 @@ func AllToAll(x *graph.Node, split, concat int, axes ...string) *graph.Node {
 // groups. If rows are too few, the program fails, on CPUs; see [xla.Collective] for GPUs. The backward pass is AllToAllV
 // with the received counts, and as many rows as x. The axis may be one of [Between].
 func AllToAllV(x, counts *graph.Node, rows int, axes ...string) (y, received *graph.Node) {
-	if n, ok := betweenAlone(x.Graph(), axes); ok {
-		checkRows(x, counts, rows, n)
-		received = AllToAll(counts, 0, 0, axes...)
-		return xla.Exchange{Kind: xla.AllToAllV, Axis: axes[0], Rows: rows}.Of(x, counts, received), received
-	}
-	axes, n := along(x.Graph(), "AllToAllV", axes)
-	checkRows(x, counts, rows, n)
+	checkRows(x, counts, rows, axes)
 	received = AllToAll(counts, 0, 0, axes...)
-	return xla.Collective{Kind: xla.AllToAllV, Rows: rows, Along: axes}.Apply(x, counts, received)[0], received
+	return AllToAllVKnown(x, counts, received, rows, axes...), received
 }
 
-func checkRows(x, counts *graph.Node, rows, ranks int) {
+// AllToAllVKnown is [AllToAllV] where each rank knows what it receives. It takes rows back to where they came from, with
+// the two counts exchanged.
+func AllToAllVKnown(x, counts, received *graph.Node, rows int, axes ...string) *graph.Node {
+	checkRows(x, counts, rows, axes)
+	checkRows(x, received, rows, axes)
+	if _, ok := betweenAlone(x.Graph(), axes); ok {
+		return xla.Exchange{Kind: xla.AllToAllV, Axis: axes[0], Rows: rows}.Of(x, counts, received)
+	}
+	axes, _ = along(x.Graph(), "AllToAllV", axes)
+	return xla.Collective{Kind: xla.AllToAllV, Rows: rows, Along: axes}.Apply(x, counts, received)[0]
+}
+
+func checkRows(x, counts *graph.Node, rows int, axes []string) {
+	ranks, ok := betweenAlone(x.Graph(), axes)
+	if !ok {
+		_, ranks = along(x.Graph(), "AllToAllV", axes)
+	}
 	of := counts.Shape()
 	switch {
 	case x.Rank() == 0 || x.Shape().Size() == 0 || rows < 1:
