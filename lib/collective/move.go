@@ -27,8 +27,13 @@ func AllGather(x *graph.Node, axis int, axes ...string) *graph.Node {
 //
 //	x[N·a b] on each of N ranks, split 0, concat 1 → [a N·b]
 //
-// The split axis must be a multiple of N. Its backward pass is AllToAll with split and concat exchanged.
+// The split axis must be a multiple of N. Its backward pass is AllToAll with split and concat exchanged. The mesh axis
+// may be one of [Between] if split and concat are 0.
 func AllToAll(x *graph.Node, split, concat int, axes ...string) *graph.Node {
+	if n, ok := betweenAlone(x.Graph(), axes); ok && split == 0 && concat == 0 && x.Rank() > 0 {
+		evenly(x, "AllToAll", 0, axes, n)
+		return xla.Exchange{Kind: xla.AllToAll, Axis: axes[0]}.Of(x)
+	}
 	axes, n := along(x.Graph(), "AllToAll", axes)
 	split, concat = tensorAxis(x, "AllToAll", split), tensorAxis(x, "AllToAll", concat)
 	evenly(x, "AllToAll", split, axes, n)
@@ -43,15 +48,30 @@ func AllToAll(x *graph.Node, split, concat int, axes ...string) *graph.Node {
 //
 // y has the rows received, those from rank 0 first, then zeros; received has each sender's counts for this rank's
 // groups. If rows are too few, the program fails, on CPUs; see [xla.Collective] for GPUs. The backward pass is AllToAllV
-// with the received counts, and as many rows as x.
+// with the received counts, and as many rows as x. The axis may be one of [Between].
 func AllToAllV(x, counts *graph.Node, rows int, axes ...string) (y, received *graph.Node) {
-	axes, n := along(x.Graph(), "AllToAllV", axes)
-	checkRows(x, counts, rows, n)
+	checkRows(x, counts, rows, axes)
 	received = AllToAll(counts, 0, 0, axes...)
-	return xla.Collective{Kind: xla.AllToAllV, Rows: rows, Along: axes}.Apply(x, counts, received)[0], received
+	return AllToAllVKnown(x, counts, received, rows, axes...), received
 }
 
-func checkRows(x, counts *graph.Node, rows, ranks int) {
+// AllToAllVKnown is [AllToAllV] where each rank knows what it receives. It takes rows back to where they came from, with
+// the two counts exchanged.
+func AllToAllVKnown(x, counts, received *graph.Node, rows int, axes ...string) *graph.Node {
+	checkRows(x, counts, rows, axes)
+	checkRows(x, received, rows, axes)
+	if _, ok := betweenAlone(x.Graph(), axes); ok {
+		return xla.Exchange{Kind: xla.AllToAllV, Axis: axes[0], Rows: rows}.Of(x, counts, received)
+	}
+	axes, _ = along(x.Graph(), "AllToAllV", axes)
+	return xla.Collective{Kind: xla.AllToAllV, Rows: rows, Along: axes}.Apply(x, counts, received)[0]
+}
+
+func checkRows(x, counts *graph.Node, rows int, axes []string) {
+	ranks, ok := betweenAlone(x.Graph(), axes)
+	if !ok {
+		_, ranks = along(x.Graph(), "AllToAllV", axes)
+	}
 	of := counts.Shape()
 	switch {
 	case x.Rank() == 0 || x.Shape().Size() == 0 || rows < 1:
@@ -92,10 +112,8 @@ func Permute(x *graph.Node, to []int, axes ...string) *graph.Node {
 //
 // Its backward pass is RingShift by -shift. The axis may be one of [Between].
 func RingShift(x *graph.Node, shift int, axes ...string) *graph.Node {
-	if len(axes) == 1 {
-		if _, ok := between(x.Graph(), axes[0]); ok {
-			return xla.Shift{Axis: axes[0], By: shift}.Of(x)
-		}
+	if _, ok := betweenAlone(x.Graph(), axes); ok {
+		return xla.Exchange{Kind: xla.Permute, Axis: axes[0], By: shift}.Of(x)
 	}
 	axes, n := along(x.Graph(), "RingShift", axes)
 	to := make([]int, n)
