@@ -41,8 +41,8 @@ func AllToAll(x *graph.Node, split, concat int, axes ...string) *graph.Node {
 }
 
 // AllToAllV is an all-to-all of uneven parts. Each rank has g groups, such as experts, and counts has g numbers for
-// each rank: the rows of x for its groups. The first counts[0]+…+counts[g-1] rows of x go to rank 0, the next to rank 1,
-// and so on; the rest stays.
+// each rank: the rows of x for its groups. The first counts[0]+…+counts[g-1] rows of x go to rank 0, the next to rank
+// 1, and so on; the rest stays.
 //
 //	x[m b], counts[N·g] on each of N ranks → y[rows b], received[N·g]
 //
