@@ -230,7 +230,8 @@ func (p *play) beginExchange(c *cutProgram, n int, of []*dtensor.Tensor) (e *exc
 	return e, nil
 }
 
-// rowsOf returns the numbers of rows to or from each rank, of which there are at most so many, from an array of counts.
+// rowsOf returns the number of rows to or from each rank, from an array of counts, and an error if there are more than
+// most.
 func (p *play) rowsOf(counts *dtensor.Tensor, ranks, most int) ([]int, error) {
 	m, err := p.memoryOf(counts)
 	if err != nil {

@@ -40,23 +40,23 @@ func AllToAll(x *graph.Node, split, concat int, axes ...string) *graph.Node {
 	return xla.Collective{Kind: xla.AllToAll, Axis: split, Concat: concat, Along: axes}.Apply(x)[0]
 }
 
-// AllToAllV is an all-to-all of uneven parts. Each rank has g groups, such as experts, and counts has g numbers for each
-// rank: the rows of x for its groups. The first counts[0]+…+counts[g-1] rows of x go to rank 0, the next to rank 1, and
-// so on; the rest stays.
+// AllToAllV is an all-to-all of uneven parts. Each rank has g groups, such as experts, and counts has g numbers for
+// each rank: the rows of x for its groups. The first counts[0]+…+counts[g-1] rows of x go to rank 0, the next to rank
+// 1, and so on; the rest stays.
 //
 //	x[m b], counts[N·g] on each of N ranks → y[rows b], received[N·g]
 //
 // y has the rows received, those from rank 0 first, then zeros; received has each sender's counts for this rank's
-// groups. If rows are too few, the program fails, on CPUs; see [xla.Collective] for GPUs. The backward pass is AllToAllV
-// with the received counts, and as many rows as x. The axis may be one of [Between].
+// groups. If rows are too few, the program fails, but not on GPUs: see Rows of [xla.Collective]. The backward pass is
+// AllToAllV with the received counts, and as many rows as x. The axis may be one of [Between].
 func AllToAllV(x, counts *graph.Node, rows int, axes ...string) (y, received *graph.Node) {
 	checkRows(x, counts, rows, axes)
 	received = AllToAll(counts, 0, 0, axes...)
 	return AllToAllVKnown(x, counts, received, rows, axes...), received
 }
 
-// AllToAllVKnown is [AllToAllV] where each rank knows what it receives. It takes rows back to where they came from, with
-// the two counts exchanged.
+// AllToAllVKnown is [AllToAllV] where each rank knows what it receives. It takes rows back to where they came from,
+// with the two counts exchanged.
 func AllToAllVKnown(x, counts, received *graph.Node, rows int, axes ...string) *graph.Node {
 	checkRows(x, counts, rows, axes)
 	checkRows(x, received, rows, axes)
@@ -75,7 +75,7 @@ func checkRows(x, counts *graph.Node, rows int, axes []string) {
 	of := counts.Shape()
 	switch {
 	case x.Rank() == 0 || x.Shape().Size() == 0 || rows < 1:
-		panic(fmt.Errorf("AllToAllV of %v to %d rows: it needs a row of x and of the result at least", x.Shape(), rows))
+		panic(fmt.Errorf("AllToAllV of %v to %d rows: give one row or more, of x and of the result", x.Shape(), rows))
 	case of.DType != dtypes.Int32 || of.Rank() != 1 || of.Size() == 0 || of.Size()%ranks != 0:
 		panic(fmt.Errorf("AllToAllV: counts are %v: give int32 [%d·g], g for each of %d ranks", of, ranks, ranks))
 	}

@@ -220,7 +220,7 @@ func TestAllToAllVFails(t *testing.T) {
 	}
 }
 
-// TestAllToAllVTooShort has too few rows where XLA computes: there is no error, and numbers that nobody takes for right.
+// TestAllToAllVTooShort has too few rows where XLA computes: no error, and numbers that nobody takes for right.
 func TestAllToAllVTooShort(t *testing.T) {
 	backend := must.Get(xla.Open(xla.Devices(2), xla.Plugin(devicetest.Plugin()), xla.NoKernels()))(t)
 	defer backend.Close()

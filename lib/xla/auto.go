@@ -66,7 +66,8 @@ func Constrain(x *graph.Node, p Placement) *graph.Node {
 // constraints are the placements of Constrain.
 var constraints = numbered[Placement]{prefix: "constrained_"}
 
-// GoMLX has no gradient for calls. That of a constraint is the same constraint, that of an exchange the exchange backwards.
+// GoMLX has no gradient for calls. That of a constraint is the same constraint, that of an exchange the exchange
+// backwards.
 func init() {
 	before, had := graph.VJPRegistration[graph.NodeTypeCall]
 	graph.VJPRegistration[graph.NodeTypeCall] = func(node *graph.Node, v []*graph.Node,

@@ -208,7 +208,8 @@ func (c *cutting) deal(scalar []bool) {
 			}
 			c.exchange[i] = len(c.Exchanges)
 			c.values[Ref{RefReceived, len(c.Exchanges)}] = s.Outputs[0]
-			c.Exchanges = append(c.Exchanges, Exchanged{Exchange: exchange, Shape: shapeOfHLO(s.Outputs[0]), Before: now})
+			c.Exchanges = append(c.Exchanges,
+				Exchanged{Exchange: exchange, Shape: shapeOfHLO(s.Outputs[0]), Before: now})
 			continue
 		}
 		c.free[i] = true

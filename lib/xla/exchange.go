@@ -11,12 +11,12 @@ import (
 )
 
 // Exchange is a collective between ranks with programs and devices of their own, in the middle of a graph function. XLA
-// has no such operation. NewSegments splits the function into programs at each exchange; the caller runs them, and moves
-// the tensors in between.
+// has no such operation. NewSegments splits the function into programs at each exchange; the caller runs them, and
+// moves the tensors in between.
 type Exchange struct {
-	// Kind is Permute, AllToAll or AllToAllV. In a permute every rank sends a tensor to the rank By places further along
-	// the axis; in an all-to-all, part p of axis 0 to rank p; in an all-to-all-v, the rows that int32 counts say, and the
-	// operands are as those of a [Collective].
+	// Kind is Permute, AllToAll or AllToAllV. In a permute every rank sends a tensor to the rank By places further
+	// along the axis; in an all-to-all, part p of axis 0 to rank p; in an all-to-all-v, the rows that int32 counts
+	// say, and the operands are those of a [Collective].
 	Kind CollectiveKind
 	Axis string
 	By   int // for Permute; may be negative
@@ -31,9 +31,9 @@ func (e Exchange) String() string {
 	return fmt.Sprintf("%v along %s", e.Kind, e.Axis)
 }
 
-// Of returns the tensor received. The gradient of the first operand is the exchange backwards of the output gradient. Of
-// panics inside loops and branches, and on other backends. XLA refuses to compile a function with an exchange that is
-// not split.
+// Of returns the tensor received. The gradient of the first operand is the exchange backwards of the output gradient.
+// Of panics inside loops and branches, and on other backends. XLA refuses to compile a function with an exchange that
+// is not split.
 func (e Exchange) Of(operands ...*graph.Node) *graph.Node {
 	g, result := operands[0].Graph(), operands[0].Shape().Clone()
 	if _, ours := g.Backend().(*Backend); !ours {

@@ -186,8 +186,8 @@ func TestUneven(t *testing.T) {
 		for i, n := range numbers {
 			binary.NativeEndian.PutUint64(list.Data[8*i:], uint64(n))
 		}
-		in, counts, out := make([]testkernel.Array, ranks), make([]testkernel.Array, ranks), make([]testkernel.Array, ranks)
-		want := make([][]float32, ranks)
+		in, counts := make([]testkernel.Array, ranks), make([]testkernel.Array, ranks)
+		out, want := make([]testkernel.Array, ranks), make([][]float32, ranks)
 		for s := range ranks {
 			in[s], counts[s], out[s] = array(dtypes.BFloat16, m, width), array(dtypes.Int32, ranks*each),
 				array(dtypes.BFloat16, rows, width)
