@@ -117,7 +117,7 @@ func TestExpertTraffic(t *testing.T) {
 				if n := int64(math.Round(choices)); math.Abs(choices-float64(n)) > 1e-3 {
 					t.Errorf("%s of expert %d is %g choices", name, e, choices)
 				} else if e/each != rank {
-					want[rank] += 2 * n * int64(c.Width) * 4  // to the experts, forward; and gradients of what came back
+					want[rank] += 2 * n * int64(c.Width) * 4   // to the experts, forward; and gradients of what came back
 					want[e/each] += 2 * n * int64(c.Width) * 4 // what the experts computed, and gradients of what they got
 				}
 			}

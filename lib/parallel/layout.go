@@ -150,7 +150,7 @@ func (l Layout) shards() int {
 }
 
 // expertRanks is the number of ranks with different experts, and expertDevices that of a rank's devices along [Expert].
-func (l Layout) expertRanks() int   { return l.withDefaults().Expert / l.expertDevices() }
+func (l Layout) expertRanks() int { return l.withDefaults().Expert / l.expertDevices() }
 func (l Layout) expertDevices() int {
 	if l = l.withDefaults(); l.Data > 1 {
 		return l.Expert
