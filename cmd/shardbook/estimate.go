@@ -212,7 +212,8 @@ var ways = [][]string{{"model"}, {"config"}, {"params"}, {"layers", "d", "heads"
 	"gated", "tied", "norm", "positions", "no-bias", "experts", "experts-per-token", "shared-experts", "expert-hidden"}}
 
 // needModel are the flags that have no effect if only the number of parameters is known.
-var needModel = []string{"activation", "tensor", "seq-parallel", "context", "expert-parallel", "pipe", "schedule", "chunks", "seq",
+var needModel = []string{"activation", "tensor", "seq-parallel", "context", "expert-parallel", "pipe", "schedule",
+	"chunks", "seq",
 	"batch", "microbatches", "recompute", "flash", "dropout", "clip", "offload-activations", "bucket", "overhead",
 	"engine"}
 
