@@ -212,9 +212,9 @@ var ways = [][]string{{"model"}, {"config"}, {"params"}, {"layers", "d", "heads"
 	"gated", "tied", "norm", "positions", "no-bias", "experts", "experts-per-token", "shared-experts", "expert-hidden"}}
 
 // needModel are the flags that have no effect if only the number of parameters is known.
-var needModel = []string{"activation", "tensor", "seq-parallel", "context", "expert-parallel", "pipe", "schedule", "chunks", "seq",
-	"batch", "microbatches", "recompute", "flash", "dropout", "clip", "offload-activations", "bucket", "overhead",
-	"engine"}
+var needModel = []string{"activation", "tensor", "seq-parallel", "context", "expert-parallel", "pipe", "schedule",
+	"chunks", "seq", "batch", "microbatches", "recompute", "flash", "dropout", "clip", "offload-activations", "bucket",
+	"overhead", "engine"}
 
 // firstSet returns the first of some flags that has another value than its default, or "".
 func (r *estimateRequest) firstSet(names []string) string {
