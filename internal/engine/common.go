@@ -201,7 +201,8 @@ func (c *common) fits() error {
 			return fmt.Errorf("engine: the optimizer has states for blocks of %s, "+
 				"which tensor parallelism would cut: choose another optimizer, or tensor=1", s)
 		}
-		if unit := slices.IndexFunc(c.Members, func(of []int) bool { return slices.Contains(of, i) }); c.shards[unit].n == 1 {
+		unit := slices.IndexFunc(c.Members, func(of []int) bool { return slices.Contains(of, i) })
+		if c.shards[unit].n == 1 {
 			continue
 		}
 		for _, state := range optim.States(rule, params.Tree{s}) {

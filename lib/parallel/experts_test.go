@@ -50,7 +50,8 @@ func TestExperts(t *testing.T) {
 		{Replicas: 2, Data: 4, Expert: 2, ZeRO: 1},
 		{Replicas: 2, Expert: 2}, {Replicas: 4, Expert: 2}, {Replicas: 4, Expert: 2, ZeRO: 1},
 		{Replicas: 8, Expert: 4, ZeRO: 3}, {Replicas: 4, Expert: 4, ZeRO: 2},
-		{Replicas: 2, Expert: 2, Pipe: 2}, {Replicas: 2, Expert: 2, Pipe: 2, Schedule: pipeline.KindDualPipe, Microbatches: 4},
+		{Replicas: 2, Expert: 2, Pipe: 2},
+		{Replicas: 2, Expert: 2, Pipe: 2, Schedule: pipeline.KindDualPipe, Microbatches: 4},
 		{Replicas: 4, Expert: 2, Pipe: 2, Schedule: pipeline.KindZBH1, ZeRO: 1},
 	} {
 		f := form{Layout: l, router: []expert.Router{expert.Softmax, expert.Sigmoid}[i%2]}
@@ -68,7 +69,8 @@ func TestExperts(t *testing.T) {
 	}
 	for _, f := range systest.Pairwise(t, forms, factors) {
 		t.Run(fmt.Sprint(f.Layout, " ", f.router, f.capacity, f.clip), func(t *testing.T) {
-			r := train.Recipe{Model: experts(f.router, f.capacity), Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
+			r := train.Recipe{Model: experts(f.router, f.capacity),
+				Optimizer: optim.SGDOptimizer{LR: 0.5, Momentum: 0.9}}
 			if f.clip > 0 {
 				r.Optimizer, r.Clip = optim.AdamW(1e-2), f.clip
 			}
@@ -117,8 +119,9 @@ func TestExpertTraffic(t *testing.T) {
 				if n := int64(math.Round(choices)); math.Abs(choices-float64(n)) > 1e-3 {
 					t.Errorf("%s of expert %d is %g choices", name, e, choices)
 				} else if e/each != rank {
-					want[rank] += 2 * n * int64(c.Width) * 4   // to the experts, forward; and gradients of what came back
-					want[e/each] += 2 * n * int64(c.Width) * 4 // what the experts computed, and gradients of what they got
+					row := n * int64(c.Width) * 4
+					want[rank] += 2 * row   // to the experts, and gradients of what they computed
+					want[e/each] += 2 * row // what they computed, and gradients of what they got
 				}
 			}
 			want[rank] += int64(c.Experts.Experts-each) * 4 // how many rows come
