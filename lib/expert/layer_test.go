@@ -186,11 +186,14 @@ func near(t testing.TB, p fmt.Stringer, names []string, got, want [][]float64, b
 // TestReference: results, terms and gradients are those of the second implementation; in float64 by XLA's operations
 // to within what differences of it allow, in float32 to rounding. Recomputed, they are the same.
 func TestReference(t *testing.T) {
-	for _, p := range problems(12) {
+	for i, p := range problems(12) {
 		want, names := p.want()
 		near(t, p, names, p.run(t, devicetest.One(), dtypes.Float64, p.apply), want, 1e-7)
 		got := p.run(t, devicetest.One(), dtypes.Float32, p.apply)
 		near(t, p, names, got, want, 1e-4)
+		if i%4 > 0 {
+			continue
+		}
 		again := p.run(t, devicetest.One(), dtypes.Float32, func(in nodes) nodes { return recompute.Call(p.apply, in...) })
 		near(t, p, names, again, got, 1e-6)
 	}
