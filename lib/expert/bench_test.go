@@ -11,6 +11,7 @@ import (
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/autodiff"
+	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/xla"
 )
@@ -75,5 +76,49 @@ func BenchmarkGrouped(b *testing.B) {
 				})
 			}
 		}
+	}
+}
+
+// BenchmarkLayer compares a layer, forward and with all gradients, with a dense MLP for as many rows as the tokens have
+// choices: what routing, sorting and copying rows add.
+func BenchmarkLayer(b *testing.B) {
+	const tokens, width, hidden, experts, choices = 1024, 384, 768, 8, 2
+	layer := Layer{Config: Config{Experts: experts, PerToken: choices, Hidden: hidden, Normalize: true, Balance: 0.01},
+		Activate: swish}
+	tree := layer.Params("moe", width, true)
+	made := func(g *graph.Graph, dims ...int) *graph.Node {
+		n := shapes.Make(dtypes.Float32, dims...).Size()
+		x := graph.MulScalar(graph.Iota(g, shapes.Make(dtypes.Float32, n), 0), 12.9898)
+		return graph.Reshape(graph.MulScalar(graph.Sin(graph.Mul(x, graph.Sin(x))), 0.1), dims...)
+	}
+	inputs := func(in nodes) nodes {
+		g := in[0].Graph()
+		all := nodes{made(g, 1, tokens, width), made(g, 1, tokens*choices, width), made(g, width, hidden),
+			made(g, width, hidden), made(g, hidden, width)}
+		for _, s := range tree {
+			all = append(all, made(g, s.Shape.Dimensions...))
+		}
+		return all
+	}
+	sum := func(y *graph.Node) *graph.Node { return graph.ReduceAllSum(graph.Square(y)) }
+	mixture := func(in nodes) nodes {
+		p := params.Nodes{}
+		for i, s := range tree {
+			p[s.Name] = in[5+i]
+		}
+		y, term := layer.Apply(p, "moe", in[0])
+		return graph.Gradient(graph.Add(sum(y), graph.ReduceAllMean(term)), append(in[5:], in[0])...)
+	}
+	dot := func(x, w *graph.Node) *graph.Node { return precision.Matmul{}.Dot(x, []int{2}, nil, w, []int{0}, nil) }
+	dense := func(in nodes) nodes {
+		y := dot(swish(nodes{dot(in[1], in[2]), dot(in[1], in[3])}), in[4])
+		return graph.Gradient(sum(y), in[1:5]...)
+	}
+	for range b.N {
+		one := devicetest.Seconds(b, devicetest.One(), inputs, dense)
+		own := devicetest.Seconds(b, devicetest.One(), inputs, mixture)
+		b.ReportMetric(1e3*one, "dense-ms")
+		b.ReportMetric(own/one, "layer/dense")
+		b.ReportMetric(0, "ns/op")
 	}
 }
