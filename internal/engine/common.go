@@ -58,6 +58,10 @@ func newCommon(s Spec) (*common, error) {
 		if a, ok := p.Axis(name); ok && a.Size > 1 {
 			c.inside = append(c.inside, a)
 		}
+		if n := c.devices(); name != s.Ring && n > 1 {
+			return nil, fmt.Errorf("engine: passes exchange tensors along %q, between ranks of one device each, and "+
+				"these have %d", name, n)
+		}
 	}
 	if a, ok := p.Axis(s.Ring); ok {
 		c.ring = a.Size
