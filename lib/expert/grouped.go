@@ -14,9 +14,10 @@ import (
 // (int32) after group e−1. The result is (M,H); rows after the last group are zeros, and what x has there does not
 // matter. Time is proportional to the rows that are counted, not to M.
 //
-// On CPUs, for float32 and half types without a precision of matmuls, it and its gradients are C kernels. Elsewhere they
-// are loops over groups and, in each, over blocks of rows: then scaled matmuls scale each block as a tensor of its own,
-// and the gradient by w is the sum, in float32, of those of blocks, each in w's type.
+// On CPUs, for float32 and half types without a precision of matmuls, it and its gradients are C kernels. Elsewhere
+// they are loops over groups and, in each, over blocks of rows: then scaled matmuls scale each block as a tensor of its
+// own, and the gradient by w is the sum, in float32, of those of blocks, each in w's type. It panics if the shapes do
+// not fit.
 func Grouped(x, w, counts *graph.Node, matmul precision.Matmul) *graph.Node {
 	xs, ws, n := x.Shape(), w.Shape(), counts.Shape()
 	check(xs.Rank() == 2 && ws.Rank() == 3 && n.Rank() == 1 && xs.Dim(1) == ws.Dim(1) && n.Dim(0) == ws.Dim(0) &&

@@ -11,8 +11,8 @@ import (
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
-// The kernels, each with the canary that checks it whenever a backend is opened: two groups, of two rows and of one, and
-// a row that no group has.
+// The kernels, each with the canary that checks it whenever a backend is opened: groups of two rows, of one and of
+// none, and a row that no group has.
 var (
 	byMatrices = xla.NewKernel(kernel.ByMatrices()).Checked(func() (operands, want []*tensors.Tensor) {
 		return list(array(4, 2)(1, 2, 3, 4, 5, 6, 7, 8), array(2, 2, 1)(1, 10, 2, 3), counts(2, 1)),

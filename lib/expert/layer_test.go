@@ -62,8 +62,9 @@ func problems(n int) (all []problem) {
 	random := rand.New(rand.NewPCG(1, 2))
 	maybe := func(x float64) float64 { return x * float64(random.IntN(2)) }
 	for len(all) < n {
-		c := Config{Experts: 2 + random.IntN(15), Hidden: 1 + random.IntN(6), Router: []Router{"", Softmax, Sigmoid}[random.IntN(3)],
-			Normalize: random.IntN(2) == 0, Scale: maybe(2.5), Balance: maybe(0.3), ZLoss: maybe(0.2)}
+		c := Config{Experts: 2 + random.IntN(15), Hidden: 1 + random.IntN(6),
+			Router: []Router{"", Softmax, Sigmoid}[random.IntN(3)], Normalize: random.IntN(2) == 0,
+			Scale: maybe(2.5), Balance: maybe(0.3), ZLoss: maybe(0.2)}
 		c.PerToken = 1 + random.IntN(min(4, c.Experts))
 		if random.IntN(2) == 0 {
 			c.Capacity = 0.5 + random.Float64()
@@ -199,7 +200,8 @@ func TestReference(t *testing.T) {
 		if i%4 > 0 {
 			continue
 		}
-		again := p.run(t, devicetest.One(), dtypes.Float32, func(in nodes) nodes { return recompute.Call(p.apply, in...) })
+		recomputed := func(in nodes) nodes { return recompute.Call(p.apply, in...) }
+		again := p.run(t, devicetest.One(), dtypes.Float32, recomputed)
 		near(t, p, names, again, got, 1e-6)
 	}
 }
@@ -291,9 +293,10 @@ func TestNotANumber(t *testing.T) {
 			t.Errorf("result %d of token %d is %g, want %g", i%p.width, i/p.width, v, want[0][i])
 		}
 	}
+	nan := float32(math.NaN())
 	out := must.Get(devicetest.Call(func(in nodes) nodes {
 		return nodes{p.numbers(p.choose(in[0]))}
-	}, tensors.FromValue([][][]float32{{{float32(math.NaN()), 1, 2, 1}, slices.Repeat([]float32{float32(math.NaN())}, 4)}})))(t)
+	}, tensors.FromValue([][][]float32{{{nan, 1, 2, 1}, {nan, nan, nan, nan}}})))(t)
 	if got := fmt.Sprint(out[0].Value()); got != "[[[2 1 3] [0 1 2]]]" {
 		t.Errorf("chosen: %s", got)
 	}

@@ -16,7 +16,8 @@ func ByTransposed() (name string, handler unsafe.Pointer) {
 	return "shardbook_grouped_matmul_rows", address(1)
 }
 
-// ByRows returns the kernel that multiplies the rows of each group, transposed, by others: the gradient by the matrices.
+// ByRows returns the kernel that multiplies the rows of each group, transposed, by others: the gradient by the
+// matrices.
 func ByRows() (name string, handler unsafe.Pointer) {
 	return "shardbook_grouped_matmul_matrices", address(2)
 }
