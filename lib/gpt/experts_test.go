@@ -10,6 +10,7 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
+	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/must"
 	"github.com/shardbook/shardbook/lib/chain"
 	"github.com/shardbook/shardbook/lib/expert"
@@ -25,12 +26,12 @@ func mixture() gpt.Config {
 }
 
 // lossAndGradients returns a model's loss and the gradients of all parameters, by name.
-func lossAndGradients(t *testing.T, c gpt.Config, of func(c gpt.Config, p []*graph.Node, in ...*graph.Node) *graph.Node) (
-	loss float32, gradients map[string][]float32) {
+func lossAndGradients(t *testing.T, c gpt.Config, of func(c gpt.Config, p []*graph.Node,
+	in ...*graph.Node) *graph.Node) (loss float32, gradients map[string][]float32) {
 	t.Helper()
 	random := rand.New(rand.NewPCG(3, 4))
 	x, y := randomTokens(random, 2, c.Seq, c.Vocab), randomTokens(random, 2, c.Seq, c.Vocab)
-	out := must.Get(call(func(in []*graph.Node) []*graph.Node {
+	out := must.Get(devicetest.Call(func(in []*graph.Node) []*graph.Node {
 		n := len(in) - 2
 		loss := of(c, in[:n], in[n:]...)
 		return append([]*graph.Node{loss}, graph.Gradient(loss, in[:n]...)...)
