@@ -72,6 +72,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"unsafe"
 )
 
@@ -97,6 +98,16 @@ func (d Driver) String() string {
 		text = d.Release + ", "
 	}
 	return fmt.Sprintf("%sCUDA %d.%d", text, d.CUDA/1000, d.CUDA%1000/10)
+}
+
+// Capability returns the least compute capability of the GPUs, zero if there are none.
+func (d Driver) Capability() (least [2]int) {
+	for i, g := range d.GPUs {
+		if i == 0 || slices.Compare(g.Capability[:], least[:]) < 0 {
+			least = g.Capability
+		}
+	}
+	return least
 }
 
 // GPU is one of the driver's devices.

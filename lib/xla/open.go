@@ -61,7 +61,7 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 	own := owner{plugin: found, client: clientHandle(inner), driver: driver}
 	b := &Backend{Backend: inner, owner: own, ledger: newLedger(n), share: share,
 		kernels:     !c.noKernels && found.Platform == plugin.CPU,
-		cudaKernels: c.cudaKernels && found.Platform == plugin.CUDA,
+		cudaKernels: c.cudaKernels && found.Platform == plugin.CUDA, capability: driver.Capability(),
 		info: Info{Devices: n, Platform: found.Platform, Plugin: found.Path, Source: found.Source,
 			API: api.String()}}
 	err = replaceTable(inner, found.Path, func(table unsafe.Pointer) (unsafe.Pointer, error) {

@@ -43,7 +43,7 @@ func (c config) open(context.Context) (*Backend, error) {
 	inner.DotGeneralUseTF32 = c.tf32 && inner.IsCUDA() // go-xla's default is true
 	n := opened.Count
 	b := &Backend{Backend: inner, owner: owner{conn, opened.Client}, ledger: newLedger(n), share: inner.NumDevices(),
-		target:  c.gpu != "",
+		target: c.gpu != "", capability: opened.Capability,
 		kernels: !c.noKernels && inner.IsCPU(), cudaKernels: c.cudaKernels && inner.IsCUDA(),
 		info: Info{Devices: n, Platform: plugin.Platform(opened.Platform), Plugin: opened.Plugin,
 			Source: opened.Source, API: opened.API}}

@@ -105,7 +105,8 @@ func (l *lender) open(_ *resident.Session, o resident.Open) (resident.Opened, er
 	}
 	info := b.Info()
 	own := &lent{Backend: b, inner: b.Backend.(*goxla.Backend), afresh: o.Options["afresh"], opened: resident.Opened{
-		Count: info.Devices, Platform: string(info.Platform), Plugin: info.Plugin, Source: info.Source, API: info.API}}
+		Count: info.Devices, Platform: string(info.Platform), Plugin: info.Plugin, Source: info.Source, API: info.API,
+		Capability: b.capability}}
 	for _, c := range info.Canaries {
 		own.opened.Canaries = append(own.opened.Canaries, resident.Canary(c))
 	}
