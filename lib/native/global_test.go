@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -200,6 +202,28 @@ func realNVRTC(t *testing.T) {
 			func(_, _ int, what string) { t.Log(what) }))
 	default:
 		systest.Skip(t, systest.Tier, "NVRTC is not installed: go run ./cmd/shardbook setup --cuda")
+	}
+}
+
+// The headers for half precision are found where pip puts them: beside NVRTC, or, for CUDA 12, in a package of their own.
+func TestHeaders(t *testing.T) {
+	for _, folders := range [][2]string{{"cu13", "cu13"}, {"cuda_nvrtc", "cuda_runtime"}} {
+		site := t.TempDir()
+		file := func(content string, parts ...string) string {
+			path := filepath.Join(append([]string{site, "nvidia"}, parts...)...)
+			must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			must.Do(t, os.WriteFile(path, []byte(content), 0o644))
+			return path
+		}
+		source, library := file("void nvrtcCompileProgram(void) {}", "nvrtc.c"), file("", folders[0], "lib", "libnvrtc.so.12")
+		if output, err := exec.Command("gcc", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
+			t.Fatalf("gcc: %v: %s", err, output)
+		}
+		want := filepath.Dir(file("", folders[1], "include", "cuda_bf16.h"))
+		t.Setenv(plugin.Env, filepath.Join(site, "jax_plugins", "xla_cuda12", "xla_cuda_plugin.so"))
+		if got, err := native.Headers(); err != nil || filepath.Clean(got) != want {
+			t.Errorf("in %s: %q, %v", folders[1], got, err)
+		}
 	}
 }
 
