@@ -45,8 +45,9 @@ func (c config) openFor(ctx context.Context) (*Backend, error) {
 		return nil, fmt.Errorf("plugin %q does not start: %w", devices.Path, err)
 	}
 	b := &Backend{Backend: inner, target: true, capability: gpu.Capability, share: n, ledger: newLedger(n),
-		owner: owner{plugin: compiler, client: clientHandle(inner)},
-		info:  Info{Devices: n, Platform: plugin.CUDA, Plugin: compiler.Path, Source: compiler.Source}}
+		cudaKernels: c.cudaKernels,
+		owner:       owner{plugin: compiler, client: clientHandle(inner)},
+		info:        Info{Devices: n, Platform: plugin.CUDA, Plugin: compiler.Path, Source: compiler.Source}}
 	inner.DotGeneralUseTF32 = c.tf32
 	compiler.FindCUDA()
 	api, err := plugin.Load(compiler)
