@@ -205,7 +205,7 @@ func realNVRTC(t *testing.T) {
 	}
 }
 
-// The headers for half precision are found where pip puts them: beside NVRTC, or, for CUDA 12, in a package of their own.
+// The headers for half precision are found where pip puts them: beside NVRTC, or, of CUDA 12, in another package.
 func TestHeaders(t *testing.T) {
 	for _, folders := range [][2]string{{"cu13", "cu13"}, {"cuda_nvrtc", "cuda_runtime"}} {
 		site := t.TempDir()
@@ -215,7 +215,8 @@ func TestHeaders(t *testing.T) {
 			must.Do(t, os.WriteFile(path, []byte(content), 0o644))
 			return path
 		}
-		source, library := file("void nvrtcCompileProgram(void) {}", "nvrtc.c"), file("", folders[0], "lib", "libnvrtc.so.12")
+		source := file("void nvrtcCompileProgram(void) {}", "nvrtc.c")
+		library := file("", folders[0], "lib", "libnvrtc.so.12")
 		if output, err := exec.Command("gcc", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
 			t.Fatalf("gcc: %v: %s", err, output)
 		}

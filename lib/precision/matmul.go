@@ -18,8 +18,8 @@ import (
 // Matmuls of scaled E4M3 and E5M2 are of 8-bit floats on tensor cores, on GPUs that have such ([xla.HasFP8]), and
 // accumulate in float32. Elsewhere they are simulated: numbers are rounded to the format in a wider type. The rounded
 // numbers are the same, so the results differ only by the order of sums. But on these GPUs an infinity or NaN in an
-// operand makes the whole result NaN. Matmuls of float32 as TF32 are the device's own where it has such ([xla.HasTF32]);
-// NVIDIA leaves open how it rounds the operands. All other formats are simulated everywhere.
+// operand makes the whole result NaN. Matmuls of float32 as TF32 are the device's own where it has such
+// ([xla.HasTF32]); NVIDIA leaves open how it rounds the operands. All other formats are simulated everywhere.
 type Matmul struct {
 	// Operands is the format that both operands are rounded to before each matmul; none does not round. Where that is
 	// simulated they stay in their type, which should be wide enough for the format.

@@ -60,12 +60,13 @@ func TestDotFP8OnGPUs(t *testing.T) {
 	}
 }
 
-// TestDotFP8Refused holds that XLA's refusal of such a matmul is the program's error, as where a device should have them.
+// TestDotFP8Refused holds that XLA's refusal of such a matmul is the program's error.
 func TestDotFP8Refused(t *testing.T) {
 	const e4m3 = dtypes.F8E4M3FN
 	mesh := must.Get(devicetest.OpenFor(t, "a100", 1).Mesh(xla.Axis("data", 1)))(t)
-	p := must.Get(xla.Compile(mesh, func(x *graph.Node) *graph.Node { return xla.DotFP8(x, x, e4m3, e4m3, dtypes.Float32) },
-		xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
+	p := must.Get(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+		return xla.DotFP8(x, x, e4m3, e4m3, dtypes.Float32)
+	}, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
 	defer p.Close()
 	err := p.Prepare(tensors.FromShape(shapes.Make(dtypes.Float32, 1, 16, 16)))
 	must.Refuse(t, "8-bit floats on an A100", err, "ALG_DOT")

@@ -41,7 +41,8 @@ func TestTrustIsForANumberOfDevices(t *testing.T) {
 // TestTrustIsForGPUs: another driver or another model of GPU has other keys, so that canaries run again.
 func TestTrustIsForGPUs(t *testing.T) {
 	on := func(release, model string) (key, code string) {
-		b := &Backend{owner: owner{driver: plugin.Driver{Release: release, CUDA: 13000, GPUs: []plugin.GPU{{Name: model}}}}}
+		d := plugin.Driver{Release: release, CUDA: 13000, GPUs: []plugin.GPU{{Name: model}}}
+		b := &Backend{owner: owner{driver: d}}
 		return b.trustKey(), b.codeKey()
 	}
 	key, code := on("580.95.05", "NVIDIA H100 80GB HBM3")
