@@ -99,9 +99,9 @@ type compiler struct {
 	kept    *Executables // nil: compile always
 }
 
-// CompileThrough returns a plugin's function table for one client (PJRT_Client*), whose programs are compiled with these
-// flags of XLA's, by name, before those in $XLA_FLAGS. Through it [KeepExecutables] can later cache compiled programs. It
-// returns the table itself if the plugin cannot load serialized executables.
+// CompileThrough returns a plugin's function table for one client (PJRT_Client*), whose programs are compiled with
+// these flags of XLA's, by name, which win over those in $XLA_FLAGS. Through it [KeepExecutables] can later cache
+// compiled programs. It returns the table itself if the plugin cannot load serialized executables.
 func CompileThrough(table, client unsafe.Pointer, flags map[string]string) unsafe.Pointer {
 	api := (*C.PJRT_Api)(table)
 	through := C.compile_through(api)

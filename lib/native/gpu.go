@@ -44,7 +44,8 @@ func FirstGPU() (GPU, error) {
 	var values [len(attributes)]C.int
 	var called [256]C.char
 	var name *C.char
-	switch code := C.ask_gpu(C.int(len(called)), &called[0], C.int(len(attributes)), &attributes[0], &values[0], &name); {
+	code := C.ask_gpu(C.int(len(called)), &called[0], C.int(len(attributes)), &attributes[0], &values[0], &name)
+	switch {
 	case code < 0:
 		return GPU{}, errors.New("native: there is no driver for NVIDIA's GPUs (libcuda.so.1): install it")
 	case code != 0:

@@ -73,10 +73,11 @@ func (t Trace) Launches() []Launch {
 	return all
 }
 
-// Asynchronous returns two answers to how long launches of kernels took, both from the start of the first call. Returned
-// is the time until the last call returned, which a clock around the calls shows: it says how fast the host launches,
-// and would be the same for kernels a thousand times as slow. Done is the time until the last work was done.
-// [Timing.Sync] makes a clock show that, and GoMLX's calls do it themselves: they return when the devices have finished.
+// Asynchronous returns two answers to how long launches of kernels took, both from the start of the first call.
+// Returned is the time until the last call returned, which a clock around the calls shows: it says how fast the host
+// launches, and would be the same for kernels a thousand times as slow. Done is the time until the last work was done.
+// [Timing.Sync] makes a clock show that, and GoMLX's calls do it themselves: they return when the devices have
+// finished.
 //
 // Launches that only copy or clear memory do not count: the host waits for a copy to it, such as that of a loss, which
 // begins when all kernels are done, so the call of the copy returns as late as they.
