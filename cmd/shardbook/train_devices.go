@@ -27,6 +27,7 @@ func (t *training) openDevices(ctx context.Context, n, each int) (*xla.Backend, 
 	if err != nil {
 		return nil, err
 	}
+	options := append(t.options.traced(), xla.Devices(n))
 	found, err := plugin.Find(os.Getenv(plugin.Env), dir)
 	if err == nil && found.Platform == plugin.CUDA {
 		local, err := strconv.Atoi(os.Getenv("OMPI_COMM_WORLD_LOCAL_RANK"))
@@ -38,6 +39,14 @@ func (t *training) openDevices(ctx context.Context, n, each int) (*xla.Backend, 
 		}
 	}
 	return xla.OpenContext(ctx, options...)
+}
+
+// traced are the options of devices whose kernels a trace has with their operations.
+func (o trainOptions) traced() []xla.Option {
+	if o.trace == "" {
+		return nil
+	}
+	return []xla.Option{xla.NoCUDAGraphs()}
 }
 
 // visibleGPUs names CUDA's variable with the numbers of the GPUs that a process uses, in order.
