@@ -16,7 +16,7 @@ import (
 // openDevices opens n devices for ranks that have some each. On CUDA ranks share GPUs if there are too few, and the
 // processes of a host begin with different ones.
 func (t *training) openDevices(ctx context.Context, n, each int) (*xla.Backend, error) {
-	options := []xla.Option{xla.Devices(n), xla.CompileFor(t.options.compileFor)}
+	options := append(t.options.traced(), xla.Devices(n), xla.CompileFor(t.options.compileFor))
 	if strings.EqualFold(t.job.Precision, precision.TF32.Name) {
 		options = append(options, xla.TF32()) // where it need not be simulated
 	}
@@ -38,6 +38,14 @@ func (t *training) openDevices(ctx context.Context, n, each int) (*xla.Backend, 
 		}
 	}
 	return xla.OpenContext(ctx, options...)
+}
+
+// traced are the options of devices whose kernels a trace has with their operations.
+func (o trainOptions) traced() []xla.Option {
+	if o.trace == "" {
+		return nil
+	}
+	return []xla.Option{xla.NoCUDAGraphs()}
 }
 
 // visibleGPUs names CUDA's variable with the numbers of the GPUs that a process uses, in order.

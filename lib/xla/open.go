@@ -65,7 +65,7 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 		info: Info{Devices: n, Platform: found.Platform, Plugin: found.Path, Source: found.Source,
 			API: api.String()}}
 	err = replaceTable(inner, found.Path, func(table unsafe.Pointer) (unsafe.Pointer, error) {
-		return plugin.CompileThrough(table, own.client), nil
+		return plugin.CompileThrough(table, own.client, c.flags(found.Platform)), nil
 	})
 	if err != nil {
 		return nil, err
@@ -129,6 +129,14 @@ func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (of pjrt.N
 // preallocate to false), so that several processes can share a GPU, and keeps it until the backend is closed. The rest
 // is for what XLA does not allocate itself: CUDA's context, code, and NVIDIA's libraries.
 const gpuShare = 0.9
+
+// flags are the flags of XLA's with which the backend's programs are compiled, besides those of the process.
+func (c config) flags(on plugin.Platform) map[string]string {
+	if c.noCUDAGraphs && on == plugin.CUDA {
+		return map[string]string{"xla_gpu_enable_command_buffer": ""} // of all kinds of commands, none
+	}
+	return nil
+}
 
 // report prints the progress of the installation of a plugin.
 func report(_, _ int, what string) { fmt.Fprintln(os.Stderr, "shardbook:", what) }

@@ -32,7 +32,7 @@ func (c config) open(context.Context) (*Backend, error) {
 	}
 	opened, err := resident.Call[resident.Opened](conn, resident.Open{Devices: c.devices, Share: c.share, GPU: c.gpu,
 		Plugin: c.plugin, CacheDir: c.cacheDir, Options: map[string]bool{"all canaries": c.allCanaries, "afresh": c.afresh,
-			"no kernels": c.noKernels, "CUDA kernels": c.cudaKernels}})
+			"no kernels": c.noKernels, "CUDA kernels": c.cudaKernels, "no CUDA graphs": c.noCUDAGraphs}})
 	if err != nil {
 		return nil, err
 	}

@@ -94,7 +94,7 @@ func (l *lender) open(_ *resident.Session, o resident.Open) (resident.Opened, er
 		options = append(options, Share(o.Share))
 	}
 	for name, option := range map[string]func() Option{"all canaries": AllCanaries, "afresh": CompileAfresh,
-		"no kernels": NoKernels, "CUDA kernels": CUDAKernels} {
+		"no kernels": NoKernels, "CUDA kernels": CUDAKernels, "no CUDA graphs": NoCUDAGraphs} {
 		if o.Options[name] {
 			options = append(options, option())
 		}

@@ -54,7 +54,11 @@ func (c config) openFor(ctx context.Context) (*Backend, error) {
 	if err == nil {
 		b.info.API = api.String()
 		err = replaceTable(inner, compiler.Path, func(table unsafe.Pointer) (unsafe.Pointer, error) {
-			return plugin.CompileFor(table, b.owner.client, compiler, gpu, n)
+			table, err := plugin.CompileFor(table, b.owner.client, compiler, gpu, n)
+			if err != nil {
+				return nil, err
+			}
+			return plugin.CompileThrough(table, b.owner.client, c.flags(plugin.CUDA)), nil
 		})
 	}
 	if err != nil {
