@@ -16,7 +16,7 @@ import (
 // openDevices opens n devices for ranks that have some each. On CUDA ranks share GPUs if there are too few, and the
 // processes of a host begin with different ones.
 func (t *training) openDevices(ctx context.Context, n, each int) (*xla.Backend, error) {
-	options := []xla.Option{xla.Devices(n), xla.CompileFor(t.options.compileFor)}
+	options := append(t.options.traced(), xla.Devices(n), xla.CompileFor(t.options.compileFor))
 	if strings.EqualFold(t.job.Precision, precision.TF32.Name) {
 		options = append(options, xla.TF32()) // where it need not be simulated
 	}
@@ -27,7 +27,6 @@ func (t *training) openDevices(ctx context.Context, n, each int) (*xla.Backend, 
 	if err != nil {
 		return nil, err
 	}
-	options := append(t.options.traced(), xla.Devices(n))
 	found, err := plugin.Find(os.Getenv(plugin.Env), dir)
 	if err == nil && found.Platform == plugin.CUDA {
 		local, err := strconv.Atoi(os.Getenv("OMPI_COMM_WORLD_LOCAL_RANK"))
