@@ -22,17 +22,24 @@ import (
 type layout struct {
 	mesh                     []xla.MeshAxis
 	batch, sequence, experts []string
+	hops                     bool
 }
 
-func (l layout) String() string { return fmt.Sprintf("experts along %v of %v", l.experts, l.mesh) }
+func (l layout) String() string {
+	return fmt.Sprintf("experts along %v of %v, hierarchical %v", l.experts, l.mesh, l.hops)
+}
 
 func layouts() []layout {
 	a, b := xla.Axis("a", 2), xla.Axis("b", 2)
-	one := func(n int) layout { return layout{[]xla.MeshAxis{xla.Axis("a", n)}, []string{"a"}, nil, []string{"a"}} }
-	of := func(batch, sequence, experts string) layout {
-		return layout{[]xla.MeshAxis{a, b}, strings.Fields(batch), strings.Fields(sequence), strings.Fields(experts)}
+	one := func(n int) layout {
+		return layout{[]xla.MeshAxis{xla.Axis("a", n)}, []string{"a"}, nil, []string{"a"}, false}
 	}
-	return []layout{one(1), one(2), one(4), of("a b", "", "a b"), of("a b", "", "b"), of("a", "b", "b"),
+	of := func(batch, sequence, experts string) layout {
+		return layout{[]xla.MeshAxis{a, b}, strings.Fields(batch), strings.Fields(sequence), strings.Fields(experts), false}
+	}
+	hierarchical := of("a b", "", "a b")
+	hierarchical.hops = true
+	return []layout{hierarchical, one(1), one(2), one(4), of("a b", "", "a b"), of("a b", "", "b"), of("a", "b", "b"),
 		of("a", "b", "a b"), of("", "a b", "a"), of("a", "b", "")}
 }
 
@@ -66,7 +73,7 @@ func (l layout) run(t *testing.T, p problem, of dtypes.DType) (all [][]float64) 
 		in, out, others = append(in, place), append(out, place), append(others, sum)
 	}
 	layer := p.layer()
-	layer.Axes, layer.Sequence = l.experts, l.sequence
+	layer.Axes, layer.Sequence, layer.Hierarchical = l.experts, l.sequence, l.hops
 	program := must.Get(xla.Compile(mesh, func(in []*graph.Node) []*graph.Node {
 		all := p.applied(of, n, func(in nodes) nodes {
 			y, term := layer.Apply(p.named(in[1:]), "moe", in[0])
@@ -111,10 +118,10 @@ func TestDevices(t *testing.T) {
 	for i, p := range spreadProblems() {
 		want, names := p.want()
 		for j, l := range layouts() {
-			if i == 0 || (i+j)%2 == 0 {
+			if i == 0 || (i+j)%2 == 0 || l.hops {
 				t.Run(l.String(), func(t *testing.T) { near(t, p, names, l.run(t, p, dtypes.Float64), want, 1e-7) })
 			}
-			if j == 2+i { // by kernels
+			if j == 3+i || j == 0 { // by kernels
 				near(t, p, names, l.run(t, p, dtypes.Float32), want, 1e-4)
 			}
 		}

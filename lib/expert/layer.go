@@ -14,6 +14,10 @@ type Layer struct {
 	// collective.Between; none if each device has all experts. A device has E/N consecutive experts, by its rank, and
 	// tokens of its own.
 	Axes []string
+	// Hierarchical sends a token in two hops, if Axes has several: along the first of them, which is the slow one, such
+	// as between hosts, once to each host that has experts of it, and from there along the others to each expert. Sums
+	// of a host's experts come back (as in DeepSeek-V3, §3.2.2, which limits the hosts of a token by Groups).
+	Hierarchical bool
 	// Sequence are the axes along which devices have other tokens of the same sequences, or one axis of
 	// collective.Between. Capacity takes their tokens in the order of their ranks.
 	Sequence []string
@@ -46,17 +50,29 @@ func (l Layer) Apply(p params.Nodes, at string, x *graph.Node) (y, term *graph.N
 	}
 	check(x.Rank() == 3 && x.DType().IsFloat(), "tokens %s: want floats (B,T,C)", x.Shape())
 	r := l.route(p, at, x)
-	o := sorted(r.chosen, l.Experts)
-	d := x.Shape().Dimensions
-	rows := o.spread(graph.Reshape(x, -1, d[2]))
-	n := size(x.Graph(), l.Axes)
+	d, n := x.Shape().Dimensions, size(x.Graph(), l.Axes)
 	check(l.Experts%n == 0, "%d devices for %d experts: use a number of devices that divides them", n, l.Experts)
-	rows = l.elsewhere(rows, o.counts, l.arrivals(x, n), func(rows, counts *graph.Node) *graph.Node {
+	each := tokens{graph.Reshape(x, -1, d[2]), graph.Reshape(r.chosen, -1, l.PerToken),
+		graph.Reshape(r.weights, -1, l.PerToken)}
+	arrive, compute := l.arrivals(x, n), func(rows, counts *graph.Node) *graph.Node {
 		return l.compute(p, at, rows, counts)
-	})
-	weights := graph.Reshape(r.weights, -1, l.PerToken)
-	y = graph.Reshape(graph.ConvertDType(o.collect(rows, weights), x.DType()), d...)
-	return y, r.term
+	}
+	if l.Hierarchical && len(l.Axes) > 1 {
+		y = l.byHost(each, arrive, compute)
+	} else {
+		y = l.flat(each, l.Experts, arrive, compute)
+	}
+	return graph.Reshape(graph.ConvertDType(y, x.DType()), d...), r.term
+}
+
+// tokens are some tokens x (n,C) with their choices of experts (n,k), of which a number past all is none, and the
+// weights of these (n,k).
+type tokens struct{ x, chosen, weights *graph.Node }
+
+// flat returns the weighted sums (n,C) of the results of the tokens' experts.
+func (l Layer) flat(t tokens, experts, arrive int, of func(rows, counts *graph.Node) *graph.Node) *graph.Node {
+	o := sorted(t.chosen, experts)
+	return o.collect(l.elsewhere(o.spread(t.x), o.counts, arrive, of), t.weights)
 }
 
 // compute applies the device's experts to rows (M,C) that are sorted by them.

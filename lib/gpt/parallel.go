@@ -33,6 +33,8 @@ type Parallel struct {
 	// tokens. The first may be between ranks (collective.Between). Tensor.Axis is one of them if that group has several
 	// devices.
 	Experts []string
+	// Hierarchical sends tokens along the first of these axes only once for all experts beyond it: see [expert.Layer].
+	Hierarchical bool
 }
 
 // Rules returns how tensor parallelism cuts the model's parameters; parameters without a rule are replicated. The
@@ -209,6 +211,7 @@ func (m Parallel) layers(g *graph.Graph) layers {
 			c.expertAxes = append(c.expertAxes, axis)
 		}
 	}
+	c.byHost = m.Hierarchical
 	return c
 }
 
@@ -220,6 +223,7 @@ type layers struct {
 	tensor     tensor.Group
 	sequence   sequence.Group
 	expertAxes []string
+	byHost     bool
 }
 
 func (c Config) oneDevice() layers { return layers{Config: c} }
