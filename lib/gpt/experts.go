@@ -41,8 +41,8 @@ func (c layers) withTerm(x, term *graph.Node) *graph.Node {
 
 // experts is the mixture of experts of the block at a path for x (B,T,C), and its term (B,T,1).
 func (c layers) experts(p params.Nodes, at string, x *graph.Node, saved saved) (y, term *graph.Node) {
-	layer := expert.Layer{Config: c.Experts, Axes: c.expertAxes, Hierarchical: c.byHost, Sequence: slices.Clone(c.sequence.Axes()),
-		Activate: c.activate, Matmul: c.Matmul}
+	layer := expert.Layer{Config: c.Experts, Axes: c.expertAxes, Hierarchical: c.byHost,
+		Sequence: slices.Clone(c.sequence.Axes()), Activate: c.activate, Matmul: c.Matmul}
 	own, split := x, c.tensor.Size(x.Graph()) > 1 // each tensor-parallel device has its part of the tokens
 	if split {
 		layer.Sequence = append(layer.Sequence, c.tensor.Axis)
