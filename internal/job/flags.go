@@ -154,7 +154,7 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	add(&p.TensorOverlap, "tensor-overlap", "with --tensor-sequence, send in chunks while matmuls run")
 	add(&p.TensorPartition, "tensor-partition",
 		"with --tensor, shard saved block inputs, and recompute the rest (ZeRO-R)")
-	add(&p.Expert, "expert-parallel", "data-parallel devices that split the experts: neighbouring ranks, or of a rank")
+	add(&p.Expert, "expert-parallel", "--data devices among which the experts are divided: see above")
 	add(&p.SeqParallel, "seq-parallel", "sequence-parallel (context-parallel) devices")
 	flags.Choice(f, &p.SeqMethod, "seq-method", parallel.SeqMethods(),
 		fmt.Sprintf("attention over shards: %s (default ring)", strings.Join(parallel.SeqMethods(), "|")))
