@@ -277,6 +277,9 @@ func (r *estimateRequest) sized() (m cost.Model, err error) {
 	}
 	c := r.sizes
 	c.Activation, c.Flash, c.Dropout = "", false, 0 // which the setup has
+	if err = flags.Check(r.flags); err != nil {
+		return m, err
+	}
 	job.CompleteModel(&c)
 	if err = c.Validate(); err != nil {
 		return m, inFlag("layers, --d, --heads, --vocab, --seq", job.InFlags(err))
