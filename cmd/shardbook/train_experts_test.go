@@ -64,8 +64,9 @@ func TestTrainExperts(t *testing.T) {
 		}
 	}
 	last := append(resume, "--steps", "6", "--data", "1", "--tensor", "0")
+	same := func(a, b expertLoad) bool { return slices.Equal(a.Tokens, b.Tokens) }
 	if r := trained(t, append(last, "--sample", "3", "--temperature", "0")...); r.Text != want.Text ||
-		!slices.EqualFunc(r.Experts, want.Experts, func(a, b expertLoad) bool { return slices.Equal(a.Tokens, b.Tokens) }) {
+		!slices.EqualFunc(r.Experts, want.Experts, same) {
 		t.Errorf("the end is %+v, of a whole run on one device %+v", r, want)
 	}
 	if _, err := ran(t, append(slices.Clone(last), "--balance", "0")...); err == nil ||

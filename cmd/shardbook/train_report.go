@@ -133,7 +133,8 @@ type trainResult struct {
 
 func (t *training) result(text string) (trainResult, error) {
 	r := trainResult{Losses: []float64{}, Params: int(cost.FromGPT(t.job.Model).Params().Total()),
-		FirstStep: t.began + 1, Experts: t.loads, Sent: t.sent, Trace: t.traced, Checkpoint: t.options.checkpoint, Text: text}
+		FirstStep: t.began + 1, Experts: t.loads, Sent: t.sent, Trace: t.traced,
+		Checkpoint: t.options.checkpoint, Text: text}
 	var speeds []float64
 	for _, record := range t.records {
 		r.Losses = append(r.Losses, record.Loss)

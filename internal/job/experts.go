@@ -64,8 +64,8 @@ func expertFlags(f *pflag.FlagSet, m *gpt.Config) {
 		"capacity", "balance", "z-loss", "bias-rate")
 }
 
-// CompleteModel sets what the flags of a model leave to the others. Of several experts a token's weights are normalized,
-// as in Mixtral.
+// CompleteModel sets what the flags of a model leave to the others. Of several experts a token's weights are
+// normalized, as in Mixtral.
 func CompleteModel(m *gpt.Config) {
 	e := &m.Experts
 	balance, rate := 0., 0.

@@ -52,8 +52,8 @@ const (
 // New returns the job of a command without flags: a model that is small enough to watch it learn.
 func New() *Job {
 	return &Job{Model: gpt.Config{Layers: 4, Width: 128, Heads: 4, Seq: 128, Vocab: 256,
-		Norm: gpt.LayerNorm, Positions: gpt.Learned, Experts: Experts()}, Flash: FlashAuto, Text: "go", Batch: 16, Steps: 100,
-		Precision: "fp32", Optimizer: "adamw", LR: 1e-3, Schedule: "constant", Parallel: OneDevice()}
+		Norm: gpt.LayerNorm, Positions: gpt.Learned, Experts: Experts()}, Flash: FlashAuto,
+		Text: "go", Batch: 16, Steps: 100, Precision: "fp32", Optimizer: "adamw", LR: 1e-3, Schedule: "constant", Parallel: OneDevice()}
 }
 
 // referenceFixes are the flags that a reference run sets itself.

@@ -65,8 +65,8 @@ func (j *Job) Layout() (parallel.Layout, error) {
 func (j *Job) layout() (l parallel.Layout, err error) {
 	p := &j.Parallel
 	l = parallel.Layout{Tensor: p.Tensor, TensorSequence: p.TensorSequence, Partition: p.TensorPartition,
-		Expert: p.Expert, ZeRO: p.Zero, Prefetch: p.Prefetch, Shards: p.Shards, Offload: offload.Host{Update: p.Offload},
-		RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages,
+		Expert: p.Expert, ZeRO: p.Zero, Prefetch: p.Prefetch, Shards: p.Shards,
+		Offload: offload.Host{Update: p.Offload}, RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages,
 		BucketBytes: int64(p.BucketBytes),
 		Every:       p.Every}
 	switch {

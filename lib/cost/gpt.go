@@ -28,8 +28,9 @@ func FromGPT(c gpt.Config) Model {
 		m.QKNorm = "head"
 	}
 	if e := c.Experts; e.Experts > 0 {
-		m.Experts, m.ExpertsPerToken, m.ExpertHidden, m.RouterBias = e.Experts, e.PerToken, e.Hidden, e.Router == expert.Sigmoid
-		m.SharedExperts, m.DenseLayers, m.NoExpertBias = c.SharedExperts, c.DenseLayers, !c.NoBias
+		m.Experts, m.ExpertsPerToken, m.ExpertHidden = e.Experts, e.PerToken, e.Hidden
+		m.SharedExperts, m.DenseLayers = c.SharedExperts, c.DenseLayers
+		m.RouterBias, m.NoExpertBias = e.Router == expert.Sigmoid, !c.NoBias
 	}
 	return m
 }

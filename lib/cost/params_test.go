@@ -73,7 +73,8 @@ func TestParams(t *testing.T) {
 		}
 		blocks := want.Attention + want.MLP + want.Norms
 		if got.Block() != blocks/l || got.nonEmbedding() != blocks+norm ||
-			got.Total() != blocks+norm+want.Embeddings+want.Positions+want.Head || got.Active() != got.Total()-want.Idle {
+			got.Total() != blocks+norm+want.Embeddings+want.Positions+want.Head ||
+			got.Active() != got.Total()-want.Idle {
 			t.Fatalf("%+v: block %d, without embeddings %d, total %d, active %d", m, got.Block(), got.nonEmbedding(),
 				got.Total(), got.Active())
 		}

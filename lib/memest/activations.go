@@ -118,10 +118,10 @@ func (s Setup) savedMLP(kind cost.Part, up, gate, of, formula string) []activati
 	return list
 }
 
-// savedExperts lists the activations of a block's experts. K copies of each token are sorted by their experts. No expert
-// drops a token (Gale et al. 2022, "MegaBlocks", §4), and each is taken to have equally many, so that a device has as
-// many copies as its own tokens make, wherever its experts are. Of tensor-parallel devices each routes its part of the
-// tokens.
+// savedExperts lists the activations of a block's experts. K copies of each token are sorted by their experts. No
+// expert drops a token (Gale et al. 2022, "MegaBlocks", §4), and each is taken to have equally many, so that a device
+// has as many copies as its own tokens make, wherever its experts are. Of tensor-parallel devices each routes its part
+// of the tokens.
 func (s Setup) savedExperts() []activation {
 	one := func(op recompute.Op, name, formula string) activation {
 		return activation{op: op, parts: recompute.SetOf(op), only: cost.Routed, name: name, formula: formula}

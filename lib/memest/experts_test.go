@@ -38,8 +38,8 @@ func TestStatesOfExperts(t *testing.T) {
 	}
 }
 
-// What a block with experts saves, counted by hand for OLMoE in bfloat16: of a token E and K, of each of its K copies the
-// width h and the experts' width F.
+// What a block with experts saves, counted by hand for OLMoE in bfloat16: of a token E and K, of each of its K copies
+// the width h and the experts' width F.
 func TestActivationsOfExperts(t *testing.T) {
 	m := preset(t, "OLMoE-1B-7B")
 	const tokens, E, K, h, F = 2 * 512, 64, 8, 2048, 1024

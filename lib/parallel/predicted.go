@@ -27,9 +27,9 @@ import (
 // gradients and messages are counted by the layout's plan ([step.Plan.Traffic]), communication within blocks block by
 // block.
 //
-// Of a mixture of experts the tokens are counted that leave a device if all experts have equally many: how many do depends
-// on the router. A trainer counts arrays that have room for the most, without the kernels of CPUs also the padding. The
-// loads of experts are not counted.
+// Of a mixture of experts it counts the tokens that leave a device with balanced routing, in which all experts have
+// equally many: how many do depends on the router. A trainer counts arrays that have room for the most. The loads of
+// experts are not counted.
 func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	if _, err := l.Estimate(s, rows); err != nil {
 		return nil, err
@@ -229,8 +229,8 @@ func (f *predicted) sizes(p *step.Plan, members [][]int) (device, rank step.Size
 	return device, rank
 }
 
-// unused is the bytes of the embeddings that would be gathered along an axis only for their backward pass, which does not
-// need them: the compiler removes that gather.
+// unused is the bytes of the embeddings that would be gathered along an axis only for their backward pass, which does
+// not need them: the compiler removes that gather.
 func (f *predicted) unused(p *step.Plan, list []step.Op, of step.Sizes, axis string) (bytes int64) {
 	used := map[int]bool{}
 	for _, op := range list {
@@ -249,8 +249,8 @@ func (f *predicted) unused(p *step.Plan, list []step.Op, of step.Sizes, axis str
 	return bytes
 }
 
-// pass counts what a pass of a block sends between tensor-, sequence- and expert-parallel devices. needed is false if no
-// later pass of the rank uses its output.
+// pass counts what a pass of a block sends between tensor-, sequence- and expert-parallel devices. needed is false if
+// no later pass of the rank uses its output.
 func (f *predicted) pass(op step.Op, last int, needed bool) {
 	first, layer, end := op.Block == 0, op.Block > 0 && op.Block < last, op.Block == last
 	switch op.Kind {
@@ -299,9 +299,9 @@ func (f *predicted) pass(op step.Op, last int, needed bool) {
 	}
 }
 
-// each is the number of operations of a layer between tensor-parallel devices, if there are so many for attention and an
-// MLP, or with TensorSequence so many. The results of experts take one, or with TensorSequence none, and those of shared
-// experts are an MLP's.
+// each is the number of operations of a layer between tensor-parallel devices. usual is that of attention and an MLP,
+// and sequence the same with TensorSequence. The results of experts take one, or with TensorSequence none, and those of
+// shared experts are an MLP's.
 func (f *predicted) each(block, usual, sequence int) int {
 	shared := count(f.setup.Model.SharedExperts > 0)
 	switch routes := f.routes(block - 1); {

@@ -25,8 +25,8 @@ func TestTraffic(t *testing.T) {
 		Activation: gpt.ReLU}
 	tied := plain
 	tied.Tied = true
-	mixture := gpt.Config{Layers: 2, Width: 32, Heads: 4, Seq: 32, Vocab: 64, Norm: gpt.RMSNorm, Gated: true, QKNorm: true,
-		DenseLayers: 1, SharedExperts: 1, Experts: expert.Config{Experts: 8, PerToken: 2, Hidden: 16}}
+	mixture := gpt.Config{Layers: 2, Width: 32, Heads: 4, Seq: 32, Vocab: 64, Norm: gpt.RMSNorm, Gated: true,
+		QKNorm: true, DenseLayers: 1, SharedExperts: 1, Experts: expert.Config{Experts: 8, PerToken: 2, Hidden: 16}}
 	for _, c := range []struct {
 		gpt.Config
 		layouts []parallel.Layout
@@ -82,7 +82,7 @@ func TestTraffic(t *testing.T) {
 			}
 			for name, n := range got {
 				if tokens := strings.Join(l.Experts(), ","); l.Expert > 1 && tokens == name {
-					// The arrays have room for all choices of all devices' tokens, and gradients are reduced along another axis.
+					// Arrays have room for all choices of all devices' tokens.
 					devices := l.Expert * max(1, l.Tensor)
 					n = n * int64(devices-1) / int64(devices*devices)
 				}
