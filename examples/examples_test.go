@@ -9,10 +9,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/gomlx/compute/dtypes"
 	"golang.org/x/mod/modfile"
 
+	"github.com/shardbook/shardbook/internal/cudatest"
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/must"
+	"github.com/shardbook/shardbook/internal/testkernel"
+	"github.com/shardbook/shardbook/lib/native"
 )
 
 // page is the limit of an example's lines.
@@ -61,6 +65,40 @@ func importer(t *testing.T, examples []string) (dir string) {
 		write(filepath.Join(name, "main.go"), read(t, filepath.Join(name, "main.go")))
 	}
 	return dir
+}
+
+// TestCUDA: on a processor that stands for a GPU, the kernels of the example compute what it prints without them.
+func TestCUDA(t *testing.T) {
+	if !cudatest.Alone(t) {
+		return
+	}
+	source := strings.Split(read(t, "cuda/main.go"), "`")[1]
+	must.Get(cudatest.Load(t.TempDir(), source, "swiglu", "swiglu_gradient"))(t)
+	type f32 = []float32
+	launch := native.Launch{Grid: "up(n[0], 2)", Block: "2"}
+	kernels := must.Get(native.CompileCUDA(source, native.Global[func(y, nothing, a, b f32)]("swiglu", launch),
+		native.Global[func(da, db, a, b, dy f32)]("swiglu_gradient", launch)))(t)
+	array := func(values ...float32) testkernel.Array {
+		a, free, err := testkernel.Guarded(true, dtypes.Float32, len(values))
+		must.Do(t, err)
+		t.Cleanup(free)
+		a.Set(values)
+		return a
+	}
+	a, b, ones, nothing := array(-2, 0, 3), array(1, 2, 3), array(1, 1, 1), array()
+	y, da, db := array(0, 0, 0), array(0, 0, 0), array(0, 0, 0)
+	for name, c := range map[string][2][]testkernel.Array{
+		"swiglu":          {{a, b}, {y, nothing}},
+		"swiglu_gradient": {{a, b, ones}, {da, db}},
+	} {
+		if wrong := testkernel.Call(must.Get(kernels.Handler(name))(t), c[0], c[1]); wrong != "" {
+			t.Errorf("%s: %s", name, wrong)
+		}
+	}
+	got := fmt.Sprintf("swiglu: %.4f\ngradients: %.4f %.4f\n", y.Values(), da.Values(), db.Values())
+	if want := read(t, "cuda/output.txt"); got != want {
+		t.Errorf("the kernels give\n%s\noutput.txt says\n%s", got, want)
+	}
 }
 
 // TestExamples builds and vets the examples in a separate module, runs each in an empty folder, and compares its output

@@ -47,7 +47,8 @@ func (k *Kernel) lookForGPUs() []Check {
 	}
 	checks := []Check{first}
 	for i, g := range driver.GPUs {
-		text := fmt.Sprintf("%s, compute capability %s, %.1f GB", g.Name, g.Capability, float64(g.Bytes)/1e9)
+		text := fmt.Sprintf("%s, compute capability %d.%d, %.1f GB", g.Name, g.Capability[0], g.Capability[1],
+			float64(g.Bytes)/1e9)
 		if free, known := g.Free(); known {
 			text += fmt.Sprintf(", %.1f GB free", float64(free)/1e9)
 		}

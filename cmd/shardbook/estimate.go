@@ -208,9 +208,9 @@ var ways = [][]string{{"model"}, {"config"}, {"params"}, {"layers", "d", "heads"
 	"router", "capacity", "balance", "z-loss", "bias-rate", "qk-norm"}}
 
 // needModel are the flags that have no effect if only the number of parameters is known.
-var needModel = []string{"activation", "tensor", "seq-parallel", "context", "expert-parallel", "pipe", "schedule", "chunks", "seq",
-	"batch", "microbatches", "recompute", "flash", "dropout", "clip", "offload-activations", "bucket", "overhead",
-	"engine"}
+var needModel = []string{"activation", "tensor", "seq-parallel", "context", "expert-parallel", "pipe", "schedule",
+	"chunks", "seq", "batch", "microbatches", "recompute", "flash", "dropout", "clip", "offload-activations", "bucket",
+	"overhead", "engine"}
 
 // firstSet returns the first of some flags that has another value than its default, or "".
 func (r *estimateRequest) firstSet(names []string) string {

@@ -148,7 +148,7 @@ surplus | surplus
 --model Llama-9 | --model | Llama-9 | nearest | --list-models
 --config DIR/nothing | --config | nothing
 --config DIR/. | --config | is a folder
---config MOE | --config | mixtral
+--config MOE | --config | dbrx
 --layers 2 | --layers | Config.Width is 0
 --layers 2 --d 64 --heads 5 --seq 8 --vocab 9 | Heads is 5 | such as 4
 --layers 1 --d 60 --heads 6 --kv-heads 3 --seq 8 --vocab 16 --tensor 2 | Tensor is 2 | 3 key and value heads
@@ -267,7 +267,7 @@ func TestRefuses(t *testing.T) {
 	for name, text := range map[string]string{"EMPTY": "", "SHORT": "short", "USED": `{"step":1}`,
 		"FILE":  "schedule mine\nrank 0: 0F0 0B0 0U0\nrank 1: 1F0 1B0 1U0\n",
 		"STUCK": "schedule stuck\nrank 0: 0B0 0F0 0U0\n", "HOSTS": "a slots=2\nb slots=none\n",
-		"MOE": `{"model_type": "mixtral"}`, "TYPO": `{"layer": 2}`, "TYPE": `{"layers": "two"}`,
+		"MOE": `{"model_type": "dbrx"}`, "TYPO": `{"layer": 2}`, "TYPE": `{"layers": "two"}`,
 		"LIST": `{"params": [1]}`, "TWO": `{"params": 1} {}`, "PLAIN": `{"params": 1.5}`,
 		"LONG": strings.Repeat(" ", 1<<20) + "{}"} {
 		path := filepath.Join(dir, strings.ToLower(name))

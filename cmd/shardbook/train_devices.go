@@ -9,20 +9,24 @@ import (
 
 	"github.com/shardbook/shardbook/internal/cache"
 	"github.com/shardbook/shardbook/internal/plugin"
+	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/xla"
 )
 
 // openDevices opens n devices for ranks that have some each. On CUDA ranks share GPUs if there are too few, and the
 // processes of a host begin with different ones.
 func (t *training) openDevices(ctx context.Context, n, each int) (*xla.Backend, error) {
-	if gpu := t.options.compileFor; gpu != "" {
-		return xla.OpenContext(ctx, xla.Devices(n), xla.CompileFor(gpu))
+	options := append(t.options.traced(), xla.Devices(n), xla.CompileFor(t.options.compileFor))
+	if strings.EqualFold(t.job.Precision, precision.TF32.Name) {
+		options = append(options, xla.TF32()) // where it need not be simulated
+	}
+	if t.options.compileFor != "" {
+		return xla.OpenContext(ctx, options...)
 	}
 	dir, err := cache.Dir("")
 	if err != nil {
 		return nil, err
 	}
-	options := []xla.Option{xla.Devices(n)}
 	found, err := plugin.Find(os.Getenv(plugin.Env), dir)
 	if err == nil && found.Platform == plugin.CUDA {
 		local, err := strconv.Atoi(os.Getenv("OMPI_COMM_WORLD_LOCAL_RANK"))
@@ -34,6 +38,14 @@ func (t *training) openDevices(ctx context.Context, n, each int) (*xla.Backend, 
 		}
 	}
 	return xla.OpenContext(ctx, options...)
+}
+
+// traced are the options of devices whose kernels a trace has with their operations.
+func (o trainOptions) traced() []xla.Option {
+	if o.trace == "" {
+		return nil
+	}
+	return []xla.Option{xla.NoCUDAGraphs()}
 }
 
 // visibleGPUs names CUDA's variable with the numbers of the GPUs that a process uses, in order.

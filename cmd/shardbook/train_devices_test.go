@@ -19,3 +19,12 @@ func TestSharedGPUs(t *testing.T) {
 		t.Errorf("of a list: %q", got)
 	}
 }
+
+// Only a run with a trace does without CUDA graphs.
+func TestTracedDevices(t *testing.T) {
+	for file, want := range map[string]int{"": 0, "trace.json": 1} {
+		if got := (trainOptions{trace: file}).traced(); len(got) != want {
+			t.Errorf("--trace=%q: %d options, want %d", file, len(got), want)
+		}
+	}
+}

@@ -222,7 +222,7 @@ func NoLeaks(t *testing.T, backend *xla.Backend) func() {
 
 // OpenFor opens n devices of a model of GPU that need not be here: XLA compiles for them, and programs return zeros.
 // The full tier installs the CUDA plugin; the quick one leaves the test out where it is not installed.
-func OpenFor(t testing.TB, gpu string, n int) *xla.Backend {
+func OpenFor(t testing.TB, gpu string, n int, options ...xla.Option) *xla.Backend {
 	t.Helper()
 	root := must.Get(cache.Dir(""))(t)
 	if systest.Full() {
@@ -230,7 +230,8 @@ func OpenFor(t testing.TB, gpu string, n int) *xla.Backend {
 	} else if _, err := plugin.Find(string(plugin.CUDA), root); err != nil {
 		systest.Skip(t, systest.Tier, err)
 	}
-	backend := must.Get(xla.Open(xla.CompileFor(gpu), xla.Devices(n), xla.Plugin(string(plugin.CUDA))))(t)
+	options = append(options, xla.CompileFor(gpu), xla.Devices(n), xla.Plugin(string(plugin.CUDA)))
+	backend := must.Get(xla.Open(options...))(t)
 	t.Cleanup(backend.Close)
 	return backend
 }

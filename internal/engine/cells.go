@@ -46,7 +46,8 @@ func (o *own) listEntries() {
 	all := o.recipe.State()
 	for i := range o.full {
 		name := all[i].Name
-		e := entry{spec: all[i], first: o.firsts[name], apart: o.experts[name], cut: o.cuts[i], shards: o.unitOf[i].shards}
+		e := entry{spec: all[i], first: o.firsts[name], apart: o.experts[name], cut: o.cuts[i],
+			shards: o.unitOf[i].shards}
 		if e.spec.Shape = e.apart.Part(e.spec.Shape); o.flat {
 			e.flat = o.lengths[i]
 		}

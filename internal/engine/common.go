@@ -68,6 +68,10 @@ func newCommon(s Spec) (*common, error) {
 		if a, ok := p.Axis(name); ok && a.Size > 1 {
 			c.inside = append(c.inside, a)
 		}
+		if n := c.devices(); name != s.Ring && n > 1 {
+			return nil, fmt.Errorf("engine: passes exchange tensors along %q, between ranks of one device each, and "+
+				"these have %d", name, n)
+		}
 	}
 	if a, ok := p.Axis(s.Ring); ok {
 		c.ring = a.Size
@@ -197,7 +201,8 @@ func (c *common) fits() error {
 			return fmt.Errorf("engine: the optimizer has states for blocks of %s, "+
 				"which tensor parallelism would cut: choose another optimizer, or tensor=1", s)
 		}
-		if unit := slices.IndexFunc(c.Members, func(of []int) bool { return slices.Contains(of, i) }); c.shards[unit].n == 1 {
+		unit := slices.IndexFunc(c.Members, func(of []int) bool { return slices.Contains(of, i) })
+		if c.shards[unit].n == 1 {
 			continue
 		}
 		for _, state := range optim.States(rule, params.Tree{s}) {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"unsafe"
 
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
@@ -52,8 +53,13 @@ func (d *devices) compileCut(key string, fn func(in []*graph.Node) []*graph.Node
 	if err != nil {
 		return nil, err
 	}
-	if len(cut.Shifts) == 0 {
+	if len(cut.Exchanges) == 0 {
 		return d.compile(key, fn, l)
+	}
+	one := func(e xla.Exchanged) bool { return e.Kind != xla.Permute }
+	if i := slices.IndexFunc(cut.Exchanges, one); i >= 0 && d.mesh.NumDevices() > 1 {
+		return nil, fmt.Errorf("engine: the exchange %v is between ranks of one device each, and these have %d",
+			cut.Exchanges[i].Exchange, d.mesh.NumDevices())
 	}
 	c := &cutProgram{Segments: cut, programs: make([]program, len(cut.Programs)), outputs: len(l.out), apart: apart}
 	for k, of := range cut.Programs {
@@ -82,28 +88,28 @@ func (d *devices) compileCut(key string, fn func(in []*graph.Node) []*graph.Node
 	return c, nil
 }
 
-// exchange is a shift under way.
+// exchange is one under way.
 type exchange struct {
 	*arrival
-	of             *dtensor.Tensor // sent
-	from           *memory         // of it
-	sent, received *group.Pending
-	done           chan struct{} // closed when the tensor is received
-	ended          bool
+	of    *dtensor.Tensor // sent
+	from  *memory         // of it
+	calls []*group.Pending
+	done  chan struct{} // closed when the tensor is received
+	ended bool
 }
 
-// runCut runs the programs in order. A shift starts as soon as its operand is there, overlaps with the next programs,
-// and is waited for by the first program that uses the received tensor. Name is the pass's, for the trace.
+// runCut runs the programs in order. An exchange starts as soon as its operands are there, overlaps with the next
+// programs, and is waited for by the first program that uses the received tensor. Name is the pass's, for the trace.
 func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Tensor, err error) {
-	has, begun := map[xla.Ref]*dtensor.Tensor{}, make([]*exchange, len(c.Shifts))
+	has, begun := map[xla.Ref]*dtensor.Tensor{}, make([]*exchange, len(c.Exchanges))
 	out = make([]*dtensor.Tensor, c.outputs)
 	defer func() {
 		if err != nil {
-			p.cancel(err) // ends the shifts under way
+			p.cancel(err) // ends the exchanges under way
 			err, out = errors.Join(err, p.arrays.release(out...)), nil
 		}
 		for n, e := range begun {
-			if late := p.endShift(c, n, e, has); err == nil {
+			if late := p.endExchange(c, n, e, has); err == nil {
 				err = late
 			}
 		}
@@ -111,16 +117,19 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 			err = errors.Join(err, p.arrays.release(t))
 		}
 	}()
-	next := 0 // shift
+	next := 0 // exchange
 	for k, of := range c.Programs {
-		for ; next < len(c.Shifts) && c.Shifts[next].Before == k; next++ {
-			of := c.Shifts[next].Of
-			if of.Kind == xla.RefReceived {
-				if err := p.endShift(c, of.Number, begun[of.Number], has); err != nil {
-					return out, err
+		for ; next < len(c.Exchanges) && c.Exchanges[next].Before == k; next++ {
+			var operands []*dtensor.Tensor
+			for _, ref := range c.Exchanges[next].Of {
+				if ref.Kind == xla.RefReceived {
+					if err := p.endExchange(c, ref.Number, begun[ref.Number], has); err != nil {
+						return out, err
+					}
 				}
+				operands = append(operands, has[ref])
 			}
-			if begun[next], err = p.beginShift(c, next, has[of]); err != nil {
+			if begun[next], err = p.beginExchange(c, next, operands); err != nil {
 				return out, err
 			}
 		}
@@ -131,7 +140,7 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 				continue
 			}
 			if ref.Kind == xla.RefReceived {
-				if err := p.endShift(c, ref.Number, begun[ref.Number], has); err != nil {
+				if err := p.endExchange(c, ref.Number, begun[ref.Number], has); err != nil {
 					return out, err
 				}
 			}
@@ -165,39 +174,110 @@ func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Te
 	return out, nil
 }
 
-// beginShift starts to send x to another rank, and to receive a tensor of the same shape.
-func (p *play) beginShift(c *cutProgram, n int, x *dtensor.Tensor) (*exchange, error) {
-	shift := c.Shifts[n]
-	g := p.groups[shift.Axis]
+// beginExchange starts to send a tensor, or parts of it, to other ranks, and to receive one.
+func (p *play) beginExchange(c *cutProgram, n int, of []*dtensor.Tensor) (e *exchange, err error) {
+	x, full := c.Exchanges[n].Exchange, of[0].Shape().Clone()
+	g := p.groups[x.Axis]
 	ranks := g.Size()
-	to, from := ((g.Rank()+shift.By)%ranks+ranks)%ranks, ((g.Rank()-shift.By)%ranks+ranks)%ranks
-	e := &exchange{of: x, done: make(chan struct{})}
-	var err error
-	if e.from, err = p.memoryOf(x); err != nil {
+	var give, take []int
+	if x.Kind == xla.AllToAllV {
+		give, err = p.rowsOf(of[1], ranks, full.Dimensions[0])
+		if err == nil {
+			take, err = p.rowsOf(of[2], ranks, x.Rows)
+		}
+		if err != nil {
+			return nil, p.during(x, err)
+		}
+		full.Dimensions[0] = x.Rows
+	}
+	e = &exchange{of: of[0], done: make(chan struct{})}
+	if e.from, err = p.memoryOf(e.of); err != nil {
 		return nil, err
 	}
-	if e.arrival, err = p.expect(memest.Communication, x.Shape(), c.apart, nil); err != nil {
+	if e.arrival, err = p.expect(memest.Communication, full, c.apart, nil); err != nil {
 		return nil, errors.Join(err, p.arrays.release(e.into))
 	}
-	p.traffic.sent[shift.Axis] += x.Shape().ByteSize()
-	end := p.span(trace.Send, shift.String())
-	e.sent = p.start(g, group.Call{Kind: group.KindSend, Type: e.from.kind, Peer: to, In: e.from.buffer})
-	e.received = p.start(g, group.Call{Kind: group.KindRecv, Type: e.to.kind, Peer: from, Out: e.to.buffer})
+	in, out, kind := e.from.buffer, e.to.buffer, e.from.kind
+	own := 0 // elements that stay on the rank
+	var calls []group.Call
+	switch x.Kind {
+	case xla.Permute:
+		to, from := ((g.Rank()+x.By)%ranks+ranks)%ranks, ((g.Rank()-x.By)%ranks+ranks)%ranks
+		calls = []group.Call{{Kind: group.KindSend, Type: kind, Peer: to, In: in},
+			{Kind: group.KindRecv, Type: kind, Peer: from, Out: out}}
+	case xla.AllToAll:
+		calls, own = []group.Call{{Kind: group.KindAllToAll, Type: kind, In: in, Out: out}}, in.Len/ranks
+	case xla.AllToAllV:
+		var rest group.Buffer
+		in, _ = front(in, kind, give, in.Len/e.of.Shape().Dimensions[0])
+		out, rest = front(out, kind, take, out.Len/x.Rows)
+		clear(unsafe.Slice((*byte)(rest.Data), rest.Len*kind.Size()))
+		calls, own = []group.Call{{Kind: group.KindAllToAll, Type: kind, In: in, Out: out, InCounts: give,
+			OutCounts: take}}, give[g.Rank()]
+	}
+	p.traffic.sent[x.Axis] += int64((in.Len - own) * kind.Size())
+	end := p.span(trace.Send, x.String())
+	for _, call := range calls {
+		e.calls = append(e.calls, p.start(g, call))
+	}
 	go func() {
-		<-e.received.Done()
+		for _, pending := range e.calls {
+			<-pending.Done()
+		}
 		end()
 		close(e.done)
 	}()
 	return e, nil
 }
 
-// endShift waits for a shift, and stores the received tensor.
-func (p *play) endShift(c *cutProgram, n int, e *exchange, has map[xla.Ref]*dtensor.Tensor) error {
+// rowsOf returns the number of rows to or from each rank, from an array of counts, and an error if there are more than
+// most.
+func (p *play) rowsOf(counts *dtensor.Tensor, ranks, most int) ([]int, error) {
+	m, err := p.memoryOf(counts)
+	if err != nil {
+		return nil, err
+	}
+	all := unsafe.Slice((*int32)(m.buffer.Data), m.buffer.Len)
+	rows, sum := make([]int, ranks), 0
+	for i, count := range all {
+		if count < 0 {
+			return nil, fmt.Errorf("count %d is %d: counts must be at least 0", i, count)
+		}
+		rows[i*ranks/len(all)] += int(count)
+		sum += int(count)
+	}
+	if sum > most {
+		return nil, fmt.Errorf("the counts %v are of %d rows, and there is room for %d: give AllToAllV enough for the "+
+			"worst case", all, sum, most)
+	}
+	return rows, nil
+}
+
+// front cuts a buffer after some rows. It turns their numbers into numbers of elements.
+func front(b group.Buffer, of group.Type, counts []int, row int) (these, rest group.Buffer) {
+	n := 0
+	for i := range counts {
+		counts[i] *= row
+		n += counts[i]
+	}
+	if these = (group.Buffer{Data: b.Data, Len: n}); n < b.Len { // Go does not like addresses after the end
+		rest = group.Buffer{Data: unsafe.Add(b.Data, n*of.Size()), Len: b.Len - n}
+	}
+	return these, rest
+}
+
+// endExchange waits for an exchange, and stores the received tensor.
+func (p *play) endExchange(c *cutProgram, n int, e *exchange, has map[xla.Ref]*dtensor.Tensor) error {
 	if e == nil || e.ended {
 		return nil
 	}
-	end := p.span(trace.Wait, c.Shifts[n].Shift.String())
-	err := errors.Join(e.sent.Wait(), e.received.Wait())
+	x := c.Exchanges[n].Exchange
+	end := p.span(trace.Wait, x.String())
+	var errs []error
+	for _, pending := range e.calls {
+		errs = append(errs, pending.Wait())
+	}
+	err := errors.Join(errs...)
 	<-e.done
 	end()
 	e.ended = true
@@ -207,8 +287,13 @@ func (p *play) endShift(c *cutProgram, n int, e *exchange, has map[xla.Ref]*dten
 	if e.into != nil {
 		has[xla.Ref{Kind: xla.RefReceived, Number: n}] = e.into
 	}
-	if err != nil {
-		return fmt.Errorf("in the exchange %v: %w", c.Shifts[n].Shift, p.within(step.Op{Axis: c.Shifts[n].Axis}, err))
+	return p.during(x, err)
+}
+
+// during names the exchange in an error.
+func (p *play) during(x xla.Exchange, err error) error {
+	if err == nil {
+		return nil
 	}
-	return nil
+	return fmt.Errorf("in the exchange %v: %w", x, p.within(step.Op{Axis: x.Axis}, err))
 }

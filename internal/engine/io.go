@@ -169,10 +169,12 @@ func (o *own) takeWeights(block int, take func(slot)) {
 func (o *own) takeState(s *io, op step.Op, last bool) {
 	members := o.updated(op.Unit)
 	for _, at := range members {
-		if x := (slot{kind: cellSlot, number: o.weights[at]}); o.cells[x.number].full && o.unitOf[at].n > 1 && !o.hosts {
-			// the update reads its row
+		x := slot{kind: cellSlot, number: o.weights[at]}
+		switch {
+		case o.hosts:
+		case o.cells[x.number].full && o.unitOf[at].n > 1: // the update reads its row
 			s.takes(x)
-		} else if !o.hosts {
+		default:
 			s.changes(x)
 		}
 		if x := (slot{kind: cellSlot, number: o.entries[at].cell}); x.number != o.weights[at] {

@@ -137,7 +137,7 @@ func (r *Rank) split(ctx context.Context, a step.Axis) error {
 	}
 	at := slices.IndexFunc(a.Groups, func(g []int) bool { return slices.Contains(g, r.world.Rank()) })
 	g, err := r.world, error(nil)
-	if len(a.Groups[0]) < r.world.Size() {
+	if len(a.Groups[0]) < r.world.Size() || slices.Contains(r.Between, a.Name) { // whose calls are beside the world's
 		g, err = r.world.Split(ctx, at, slices.Index(a.Group(r.world.Rank()), r.world.Rank()))
 	}
 	if at >= 0 {

@@ -35,8 +35,8 @@ type Spec struct {
 	// Ring is the plans' axis of context parallelism: its ranks have the same examples and different tokens, and the
 	// model shifts keys and values along an axis of this name (collective.Between). They are neighbours. "" is none.
 	Ring string
-	// Between are other axes of the plans, between ranks, along which the model exchanges tensors inside of passes, such
-	// as that of experts. Their ranks have different examples.
+	// Between are other axes of the plans, between ranks, along which the model exchanges tensors inside of passes,
+	// such as that of experts. Their ranks have one device each, and different examples. Each rank is in a group.
 	Between []string
 	Options
 }

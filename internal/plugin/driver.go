@@ -72,6 +72,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"unsafe"
 )
 
@@ -99,10 +100,20 @@ func (d Driver) String() string {
 	return fmt.Sprintf("%sCUDA %d.%d", text, d.CUDA/1000, d.CUDA%1000/10)
 }
 
+// Capability returns the least compute capability of the GPUs, zero if there are none.
+func (d Driver) Capability() (least [2]int) {
+	for i, g := range d.GPUs {
+		if i == 0 || slices.Compare(g.Capability[:], least[:]) < 0 {
+			least = g.Capability
+		}
+	}
+	return least
+}
+
 // GPU is one of the driver's devices.
 type GPU struct {
 	Name       string
-	Capability string // compute capability, such as "9.0"
+	Capability [2]int // compute capability
 	Bytes      int64  // of memory
 	bus        string
 }
@@ -138,8 +149,8 @@ func AskDriver(cuda int) (Driver, error) {
 	text, _ := os.ReadFile(driverVersion)
 	d := Driver{Release: releaseIn.FindString(string(text)), CUDA: int(a.cuda)}
 	for _, g := range all[:min(int(a.gpus), mostGPUs)] {
-		d.GPUs = append(d.GPUs, GPU{C.GoString(&g.name[0]), fmt.Sprintf("%d.%d", g.major, g.minor), int64(g.bytes),
-			C.GoString(&g.bus[0])})
+		d.GPUs = append(d.GPUs, GPU{C.GoString(&g.name[0]), [2]int{int(g.major), int(g.minor)},
+			int64(g.bytes), C.GoString(&g.bus[0])})
 	}
 	seen, _ := filepath.Glob(deviceFiles)
 	problem := C.GoString(&a.problem[0])

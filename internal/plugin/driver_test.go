@@ -61,8 +61,12 @@ func TestDriver(t *testing.T) {
 	if err != nil || d.String() != "580.95.05, CUDA 13.1" || len(d.GPUs) != 2 {
 		t.Fatalf("%+v, %v", d, err)
 	}
-	if want := (GPU{"NVIDIA H100 1", "9.0", 80e9, "0000:08:00.0"}); d.GPUs[1] != want {
+	if want := (GPU{"NVIDIA H100 1", [2]int{9, 0}, 80e9, "0000:08:00.0"}); d.GPUs[1] != want {
 		t.Errorf("%+v, want %+v", d.GPUs[1], want)
+	}
+	d.GPUs[0].Capability = [2]int{8, 10}
+	if got := d.Capability(); got != [2]int{8, 10} || (Driver{}).Capability() != [2]int{} {
+		t.Errorf("the least compute capability is %v, without GPUs %v", got, (Driver{}).Capability())
 	}
 	if free, known := d.GPUs[0].Free(); free != 30e9 || !known {
 		t.Errorf("free memory %d, %v", free, known)

@@ -17,8 +17,20 @@ static PJRT_Api *compile_through(const PJRT_Api *api) {
 	return copy;
 }
 
-static PJRT_Error *compile(const PJRT_Api *api, PJRT_Client_Compile_Args *args) {
-	return api->PJRT_Client_Compile(args);
+// compile compiles with more fields at the end of the options, which win, as they do in any message of protobuf.
+static PJRT_Error *compile(const PJRT_Api *api, PJRT_Client_Compile_Args *args, const char *more, size_t more_size) {
+	const char *given = args->compile_options;
+	size_t size = args->compile_options_size;
+	char *all = malloc(size + more_size);
+	memcpy(all, given, size);
+	memcpy(all + size, more, more_size);
+	args->compile_options = all;
+	args->compile_options_size = size + more_size;
+	PJRT_Error *error = api->PJRT_Client_Compile(args);
+	args->compile_options = given;
+	args->compile_options_size = size;
+	free(all);
+	return error;
 }
 
 // failed destroys an error and returns whether there was one.
@@ -66,6 +78,8 @@ import (
 	"sync"
 	"time"
 	"unsafe"
+
+	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // Executables is a cache of compiled programs in a folder, which processes of the same machine share. Loading a program
@@ -80,19 +94,28 @@ type Executables struct {
 var compilers sync.Map // PJRT_Client* → *compiler
 
 type compiler struct {
-	api  *C.PJRT_Api  // the plugin's own
-	kept *Executables // nil: compile always
+	api     *C.PJRT_Api  // the plugin's own
+	options string       // more fields of its CompileOptionsProto
+	kept    *Executables // nil: compile always
 }
 
-// CompileThrough returns a plugin's function table for one client (PJRT_Client*), through which [KeepExecutables] can
-// later cache compiled programs. It returns the table itself if the plugin cannot load serialized executables.
-func CompileThrough(table, client unsafe.Pointer) unsafe.Pointer {
+// CompileThrough returns a plugin's function table for one client (PJRT_Client*), whose programs are compiled with
+// these flags of XLA's, by name, which win over those in $XLA_FLAGS. Through it [KeepExecutables] can later cache
+// compiled programs. It returns the table itself if the plugin cannot load serialized executables.
+func CompileThrough(table, client unsafe.Pointer, flags map[string]string) unsafe.Pointer {
 	api := (*C.PJRT_Api)(table)
 	through := C.compile_through(api)
 	if through == nil {
 		return table
 	}
-	compilers.Store(client, compiler{api: api})
+	var options []byte
+	for name, value := range flags { // env_option_overrides, a map from names to messages with a text
+		text := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), value)
+		entry := protowire.AppendString(protowire.AppendTag(nil, 1, protowire.BytesType), name)
+		entry = protowire.AppendBytes(protowire.AppendTag(entry, 2, protowire.BytesType), text)
+		options = protowire.AppendBytes(protowire.AppendTag(options, 7, protowire.BytesType), entry)
+	}
+	compilers.Store(client, compiler{api: api, options: string(options)})
 	return unsafe.Pointer(through)
 }
 
@@ -102,8 +125,10 @@ func KeepExecutables(client unsafe.Pointer, kept *Executables) {
 	if kept != nil && kept.refused() {
 		kept = nil
 	}
-	if c, ok := compilers.Load(client); ok {
-		compilers.Store(client, compiler{c.(compiler).api, kept})
+	if found, ok := compilers.Load(client); ok {
+		c := found.(compiler)
+		c.kept = kept
+		compilers.Store(client, c)
 	}
 }
 
@@ -117,8 +142,12 @@ func compileThrough(args *C.PJRT_Client_Compile_Args) *C.PJRT_Error {
 	client := unsafe.Pointer(args.client)
 	found, _ := compilers.Load(client)
 	c := found.(compiler)
+	compile := func() *C.PJRT_Error {
+		more := (*C.char)(unsafe.Pointer(unsafe.StringData(c.options)))
+		return C.compile(c.api, args, more, C.size_t(len(c.options)))
+	}
 	if c.kept == nil {
-		return C.compile(c.api, args)
+		return compile()
 	}
 	path := c.kept.path(args)
 	if serialized := read(path); serialized != nil {
@@ -129,9 +158,9 @@ func compileThrough(args *C.PJRT_Client_Compile_Args) *C.PJRT_Error {
 		}
 		c.kept.refuse()
 		KeepExecutables(client, nil)
-		return C.compile(c.api, args)
+		return compile()
 	}
-	if problem := C.compile(c.api, args); problem != nil {
+	if problem := compile(); problem != nil {
 		return problem
 	}
 	var size C.size_t

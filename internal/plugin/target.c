@@ -84,21 +84,19 @@ static PJRT_Error *target_compile(PJRT_Client_Compile_Args *args) {
 	return failed;
 }
 
-// target_table returns a table for a client with a target, or NULL and the problem. It is never freed.
-void *target_table(const void *table_of, const char *gpu_path, const char **problem) {
-	const PJRT_Api *of = table_of;
-	const PJRT_Api *found = pjrt_api(gpu_path, problem);
-	if (!found) return NULL;
-	if (host && (host != of || gpu != found)) {
-		*problem = "another pair of plugins does in this process";
-		return NULL;
-	}
+// target_table makes a table for a client with a target, which is never freed. It returns what is wrong, for the caller
+// to free, or NULL.
+char *target_table(const void *table_of, const char *gpu_path, void **made) {
+	const char *problem = NULL;
+	const PJRT_Api *of = table_of, *found = pjrt_api(gpu_path, &problem);
+	if (found && host && (host != of || gpu != found)) problem = "another pair of plugins does in this process";
+	if (problem) return strdup(problem);
 	PJRT_Plugin_Initialize_Args start = { PJRT_Plugin_Initialize_Args_STRUCT_SIZE };
 	char *failed = gpu ? NULL : pjrt_failed(found, found->PJRT_Plugin_Initialize(&start));
-	if (failed) { *problem = failed; return NULL; }
+	if (failed) return failed;
 	host = of;
 	gpu = found;
-	PJRT_Api *table = malloc(of->struct_size);
+	PJRT_Api *table = *made = malloc(of->struct_size);
 	memcpy(table, of, of->struct_size);
 	table->PJRT_Error_Message = target_message;
 	table->PJRT_Error_GetCode = target_code;
@@ -111,7 +109,7 @@ void *target_table(const void *table_of, const char *gpu_path, const char **prob
 	table->PJRT_LoadedExecutable_GetExecutable = target_get;
 	table->PJRT_LoadedExecutable_Destroy = target_drop;
 	table->PJRT_LoadedExecutable_Execute = target_execute;
-	return table;
+	return NULL;
 }
 
 // target_set makes a client compile for devices of a kind that need not be here, which config and sizes describe. It

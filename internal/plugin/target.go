@@ -26,22 +26,18 @@ func CompileFor(table, client unsafe.Pointer, p Plugin, gpu Model, n int) (unsaf
 	}
 	pairing.Lock()
 	defer pairing.Unlock()
-	refused := func(problem *C.char) error {
-		return fmt.Errorf("plugin %q cannot compile for a %s: %s", p.Path, gpu.Name, C.GoString(problem))
-	}
-	path := C.CString(p.Path)
+	path, config, sizes := C.CString(p.Path), C.CString(gpu.config()), C.CString(fmt.Sprintf("1x1x%d", n))
 	defer C.free(unsafe.Pointer(path))
-	var problem *C.char
-	through := C.target_table(table, path, &problem)
-	if through == nil {
-		return nil, refused(problem)
-	}
-	config, sizes := C.CString(gpu.config()), C.CString(fmt.Sprintf("1x1x%d", n))
 	defer C.free(unsafe.Pointer(config))
 	defer C.free(unsafe.Pointer(sizes))
-	if problem := C.target_set(client, config, sizes); problem != nil {
+	var through unsafe.Pointer
+	problem := C.target_table(table, path, &through)
+	if problem == nil {
+		problem = C.target_set(client, config, sizes)
+	}
+	if problem != nil {
 		defer C.free(unsafe.Pointer(problem))
-		return nil, refused(problem)
+		return nil, fmt.Errorf("plugin %q cannot compile for a %s: %s", p.Path, gpu.Name, C.GoString(problem))
 	}
 	return through, nil
 }

@@ -153,9 +153,16 @@ func isOnce(n *graph.Node) bool {
 }
 
 // Prepare calls prepare for a graph now, and for each scratch graph that [Split] builds for it. Use it to attach state
-// that graph functions read.
+// that graph functions read. Several are called in turn.
 func Prepare(g *graph.Graph, prepare func(g *graph.Graph)) {
-	g.AttachState(prepared{}, prepare)
+	all := prepare
+	if before, ok := g.State(prepared{}).(func(*graph.Graph)); ok {
+		all = func(g *graph.Graph) {
+			before(g)
+			prepare(g)
+		}
+	}
+	g.AttachState(prepared{}, all)
 	prepare(g)
 }
 

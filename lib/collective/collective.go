@@ -59,8 +59,8 @@ func along(g *graph.Graph, operation string, axes []string) ([]string, int) {
 	axes = slices.Clone(axes)
 	for _, axis := range axes {
 		if IsBetween(g, axis) {
-			panic(fmt.Errorf("%s along axis %q, which is between programs: only RingShift along that axis alone is "+
-				"possible", operation, axis))
+			panic(fmt.Errorf("%s along axis %q, which is between programs: only RingShift, AllToAll of axis 0 and "+
+				"AllToAllV along that axis alone are possible", operation, axis))
 		}
 	}
 	if len(axes) == 0 {

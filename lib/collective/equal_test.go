@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"gonum.org/v1/gonum/floats"
@@ -84,7 +85,8 @@ func operations(n int) []operation {
 			}, round,
 		})
 	}
-	to := make([]int, n) // the last sends nowhere
+	count := func(from, to int) int { return (from + to) % 3 } // rows
+	to := make([]int, n)                                       // the last sends nowhere
 	for r := range to {
 		to[r] = (2*n - 2 - r) % n
 	}
@@ -111,6 +113,31 @@ func operations(n int) []operation {
 		func(xs []*graph.Node) []*graph.Node {
 			return each(func(r int) *graph.Node {
 				return graph.Concatenate(each(func(from int) *graph.Node { return part(xs[from], r) }), 1)
+			})
+		}, false,
+	}, operation{
+		"all-to-all-v",
+		func(x *graph.Node, axes ...string) *graph.Node {
+			rank := collective.Rank(x.Graph(), axes...)
+			counts := graph.Mod(graph.Add(graph.Iota(x.Graph(), shapes.Make(dtypes.Int32, n), 0), rank),
+				graph.Const(x.Graph(), int32(3)))
+			y, _ := collective.AllToAllV(x, counts, 2*n, axes...)
+			return y
+		},
+		func(xs []*graph.Node) []*graph.Node {
+			return each(func(r int) *graph.Node {
+				var rows []*graph.Node
+				for from, x := range xs {
+					before := 0
+					for to := range r {
+						before += count(from, to)
+					}
+					if c := count(from, r); c > 0 {
+						rows = append(rows, graph.Slice(x, graph.AxisRange(before, before+c)))
+					}
+				}
+				rows = append(rows, graph.ZerosLike(xs[0]))
+				return graph.Slice(graph.Concatenate(rows, 0), graph.AxisRange(0, 2*n))
 			})
 		}, false,
 	}, operation{

@@ -27,35 +27,55 @@ func AllGather(x *graph.Node, axis int, axes ...string) *graph.Node {
 //
 //	x[N·a b] on each of N ranks, split 0, concat 1 → [a N·b]
 //
-// The split axis must be a multiple of N. Its backward pass is AllToAll with split and concat exchanged.
+// The split axis must be a multiple of N. Its backward pass is AllToAll with split and concat exchanged. The mesh axis
+// may be one of [Between] if split and concat are 0.
 func AllToAll(x *graph.Node, split, concat int, axes ...string) *graph.Node {
+	if n, ok := betweenAlone(x.Graph(), axes); ok && split == 0 && concat == 0 && x.Rank() > 0 {
+		evenly(x, "AllToAll", 0, axes, n)
+		return xla.Exchange{Kind: xla.AllToAll, Axis: axes[0]}.Of(x)
+	}
 	axes, n := along(x.Graph(), "AllToAll", axes)
 	split, concat = tensorAxis(x, "AllToAll", split), tensorAxis(x, "AllToAll", concat)
 	evenly(x, "AllToAll", split, axes, n)
 	return xla.Collective{Kind: xla.AllToAll, Axis: split, Concat: concat, Along: axes}.Apply(x)[0]
 }
 
-// AllToAllV is an all-to-all of uneven parts. Each rank has g groups, such as experts, and counts has g numbers for each
-// rank: the rows of x for its groups. The first counts[0]+…+counts[g-1] rows of x go to rank 0, the next to rank 1, and
-// so on; the rest stays.
+// AllToAllV is an all-to-all of uneven parts. Each rank has g groups, such as experts, and counts has g numbers for
+// each rank: the rows of x for its groups. The first counts[0]+…+counts[g-1] rows of x go to rank 0, the next to rank
+// 1, and so on; the rest stays.
 //
 //	x[m b], counts[N·g] on each of N ranks → y[rows b], received[N·g]
 //
 // y has the rows received, those from rank 0 first, then zeros; received has each sender's counts for this rank's
-// groups. If rows are too few, the program fails, on CPUs; see [xla.Collective] for GPUs. The backward pass is AllToAllV
-// with the received counts, and as many rows as x.
+// groups. If rows are too few, the program fails, but not on GPUs: see Rows of [xla.Collective]. The backward pass is
+// AllToAllV with the received counts, and as many rows as x. The axis may be one of [Between].
 func AllToAllV(x, counts *graph.Node, rows int, axes ...string) (y, received *graph.Node) {
-	axes, n := along(x.Graph(), "AllToAllV", axes)
-	checkRows(x, counts, rows, n)
+	checkRows(x, counts, rows, axes)
 	received = AllToAll(counts, 0, 0, axes...)
-	return xla.Collective{Kind: xla.AllToAllV, Rows: rows, Along: axes}.Apply(x, counts, received)[0], received
+	return AllToAllVKnown(x, counts, received, rows, axes...), received
 }
 
-func checkRows(x, counts *graph.Node, rows, ranks int) {
+// AllToAllVKnown is [AllToAllV] where each rank knows what it receives. It takes rows back to where they came from,
+// with the two counts exchanged.
+func AllToAllVKnown(x, counts, received *graph.Node, rows int, axes ...string) *graph.Node {
+	checkRows(x, counts, rows, axes)
+	checkRows(x, received, rows, axes)
+	if _, ok := betweenAlone(x.Graph(), axes); ok {
+		return xla.Exchange{Kind: xla.AllToAllV, Axis: axes[0], Rows: rows}.Of(x, counts, received)
+	}
+	axes, _ = along(x.Graph(), "AllToAllV", axes)
+	return xla.Collective{Kind: xla.AllToAllV, Rows: rows, Along: axes}.Apply(x, counts, received)[0]
+}
+
+func checkRows(x, counts *graph.Node, rows int, axes []string) {
+	ranks, ok := betweenAlone(x.Graph(), axes)
+	if !ok {
+		_, ranks = along(x.Graph(), "AllToAllV", axes)
+	}
 	of := counts.Shape()
 	switch {
 	case x.Rank() == 0 || x.Shape().Size() == 0 || rows < 1:
-		panic(fmt.Errorf("AllToAllV of %v to %d rows: it needs a row of x and of the result at least", x.Shape(), rows))
+		panic(fmt.Errorf("AllToAllV of %v to %d rows: give one row or more, of x and of the result", x.Shape(), rows))
 	case of.DType != dtypes.Int32 || of.Rank() != 1 || of.Size() == 0 || of.Size()%ranks != 0:
 		panic(fmt.Errorf("AllToAllV: counts are %v: give int32 [%d·g], g for each of %d ranks", of, ranks, ranks))
 	}
@@ -92,10 +112,8 @@ func Permute(x *graph.Node, to []int, axes ...string) *graph.Node {
 //
 // Its backward pass is RingShift by -shift. The axis may be one of [Between].
 func RingShift(x *graph.Node, shift int, axes ...string) *graph.Node {
-	if len(axes) == 1 {
-		if _, ok := between(x.Graph(), axes[0]); ok {
-			return xla.Shift{Axis: axes[0], By: shift}.Of(x)
-		}
+	if _, ok := betweenAlone(x.Graph(), axes); ok {
+		return xla.Exchange{Kind: xla.Permute, Axis: axes[0], By: shift}.Of(x)
 	}
 	axes, n := along(x.Graph(), "RingShift", axes)
 	to := make([]int, n)

@@ -220,6 +220,69 @@ func TestAllToAllVFails(t *testing.T) {
 	}
 }
 
+// TestAllToAllVTooShort has too few rows where XLA computes: no error, and numbers that nobody takes for right.
+func TestAllToAllVTooShort(t *testing.T) {
+	backend := must.Get(xla.Open(xla.Devices(2), xla.Plugin(devicetest.Plugin()), xla.NoKernels()))(t)
+	defer backend.Close()
+	mesh := must.Get(backend.Mesh(xla.Axis("a", 2)))(t)
+	p := must.Get(xla.Compile(mesh, func(x, counts *graph.Node) []*graph.Node {
+		y, _ := collective.AllToAllV(x, counts, 1)
+		z, _ := collective.AllToAllV(graph.ConvertDType(x, dtypes.Int32), counts, 1)
+		return []*graph.Node{y, graph.ConvertDType(z, dtypes.Float32)}
+	}, xla.In(xla.Shard(0, "a")).Gives(xla.Shard(0, "a"))))(t)
+	defer p.Close()
+	out := must.Get(p.Call([]float32{3, 4}, []int32{1, 0, 1, 0}))(t)
+	y, z := flat(t, out[0]), flat(t, out[1])
+	if y[0] == y[0] || y[1] != 0 || !slices.Equal(z, []float32{-1, 0}) {
+		t.Errorf("%v and %v, want [NaN 0] and [-1 0]", y, z)
+	}
+}
+
+// BenchmarkAllToAll compares all-to-alls between four devices: even, uneven by the kernel and in XLA's operations, of
+// as many rows, into results without room to spare and with that for the worst case.
+func BenchmarkAllToAll(b *testing.B) {
+	const n, m, width = 4, 4096, 512
+	for _, c := range []struct {
+		name    string
+		rows    int // of the result; 0: even
+		options []xla.Option
+	}{{"even", 0, nil}, {"uneven", m, nil}, {"uneven, worst case", n * m, nil}, {"padded", m, []xla.Option{xla.NoKernels()}}} {
+		b.Run(c.name, func(b *testing.B) {
+			backend, err := xla.Open(append(c.options, xla.Devices(n), xla.Plugin(devicetest.Plugin()))...)
+			must.Do(b, err)
+			defer backend.Close()
+			mesh, err := backend.Mesh(xla.Axis("a", n))
+			must.Do(b, err)
+			const times = 8 // so that the rest of a call counts little
+			p, err := xla.Compile(mesh, func(x, counts *graph.Node) *graph.Node {
+				for range times {
+					if c.rows == 0 {
+						x = collective.AllToAll(x, 0, 0)
+						continue
+					}
+					y, _ := collective.AllToAllV(x, counts, c.rows)
+					x = graph.Slice(y, graph.AxisRange(0, m))
+				}
+				return x
+			}, xla.In(xla.Shard(0, "a")).Gives(xla.Shard(0, "a")))
+			must.Do(b, err)
+			defer p.Close()
+			counts := make([]int32, n*n)
+			for i := range counts {
+				counts[i] = int32(m/n + []int{3, -3, -3, 3}[(i+i/n)%4]) // sums to m for each sender and receiver
+			}
+			x, err := mesh.Place(tensors.FromShape(shapes.Make(dtypes.Float32, n*m, width)), xla.Shard(0, "a"))
+			must.Do(b, err)
+			b.SetBytes(times * n * m * width * 4)
+			for b.Loop() {
+				out, err := p.Call(x, counts)
+				must.Do(b, err)
+				must.Do(b, out[0].FinalizeAll())
+			}
+		})
+	}
+}
+
 // TestAllToAllVOnGPUs compiles it, and its gradient, for GPUs.
 func TestAllToAllVOnGPUs(t *testing.T) {
 	mesh := must.Get(devicetest.OpenFor(t, "h100", 4).Mesh(xla.Axis("a", 4)))(t)

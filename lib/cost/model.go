@@ -55,8 +55,8 @@ type Model struct {
 
 	// Experts is the number of routed experts in each block after the first DenseLayers; 0 means that there are only
 	// MLPs. A router, a matmul with the tokens, sends each token to ExpertsPerToken of them; SharedExperts more have
-	// all tokens (Shazeer et al. 2017, §2; Dai et al. 2024, "DeepSeekMoE", §3). All are MLPs of hidden width ExpertHidden,
-	// which defaults to that of the MLP.
+	// all tokens (Shazeer et al. 2017, §2; Dai et al. 2024, "DeepSeekMoE", §3). All are MLPs of hidden width
+	// ExpertHidden, which defaults to that of the MLP.
 	Experts         int  `json:"experts,omitempty"`
 	ExpertsPerToken int  `json:"experts_per_token,omitempty"`
 	SharedExperts   int  `json:"shared_experts,omitempty"`

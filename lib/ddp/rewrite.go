@@ -9,7 +9,8 @@ import (
 // Average inserts the reductions of data parallelism into a plan: each unit's gradients are reduced along the unit's
 // axes, after the last micro-batch or, with each, after every micro-batch as without PyTorch's no_sync (Li et al. 2020,
 // "PyTorch Distributed", §3.2). With atOnce a unit is reduced as soon as its gradients are complete, while the passes
-// of other blocks run; otherwise after all passes, or before the next micro-batch's. Units that the plan reduces already are not changed.
+// of other blocks run; otherwise after all passes, or before the next micro-batch's. Units that are reduced already
+// are not changed.
 func Average(p *step.Plan, atOnce, each bool) *step.Plan {
 	q := p.Clone()
 	for r := range q.Ranks {

@@ -2,11 +2,13 @@ package expert
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"strings"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
@@ -112,6 +114,49 @@ func TestDevices(t *testing.T) {
 			if i == 0 || (i+j)%2 == 0 {
 				t.Run(l.String(), func(t *testing.T) { near(t, p, names, l.run(t, p, dtypes.Float64), want, 1e-7) })
 			}
+			if j == 2+i { // by kernels
+				near(t, p, names, l.run(t, p, dtypes.Float32), want, 1e-4)
+			}
 		}
+	}
+}
+
+// TestBetween cuts the program of a layer whose experts, and other tokens of whose sequences, are on ranks with
+// programs of their own: counts and rows move in the forward pass, and rows there and back in the backward pass.
+// (Packages that run such programs test their results.)
+func TestBetween(t *testing.T) {
+	mesh := must.Get(devicetest.One().Mesh(xla.Axis("data", 1)))(t)
+	p := spreadProblems()[2]
+	layer := p.layer()
+	layer.Axes, layer.Sequence = []string{"expert"}, []string{"ring"}
+	var in []shapes.Shape
+	for _, x := range p.inputs() {
+		in = append(in, x.Shape())
+	}
+	for i, s := range p.tree() {
+		if strings.Contains(s.Name, ".experts.") {
+			in[2+i].Dimensions[0] /= 2
+		}
+	}
+	rank := shapes.Make(dtypes.Int32)
+	cut := must.Get(xla.NewSegments(mesh, func(in []*graph.Node) []*graph.Node {
+		n := len(in) - 2
+		collective.Between(in[0].Graph(), "expert", 2, in[n])
+		collective.Between(in[0].Graph(), "ring", 2, in[n+1])
+		return p.applied(dtypes.Float32, 2, func(in nodes) nodes {
+			y, term := layer.Apply(p.named(in[1:]), "moe", in[0])
+			return nodes{y, term}
+		})(in[:n])
+	}, append(in, rank, rank)...))(t)
+	got := map[string]int{}
+	for _, e := range cut.Exchanges {
+		got[fmt.Sprint(e.Axis, " ", e.Kind, " ", e.Rows)]++
+	}
+	// From each rank come at most 3 tokens for each expert, the capacity of ⌈0.75·4·16/16⌉, of a sequence.
+	rows, choices := 2*p.batch*(p.Experts/2)*3, p.batch*p.length*p.PerToken
+	want := map[string]int{"ring all-to-all 0": 2, "expert all-to-all 0": 1,
+		fmt.Sprintf("expert all-to-all-v %d", rows): 2, fmt.Sprintf("expert all-to-all-v %d", choices): 2}
+	if !maps.Equal(got, want) {
+		t.Errorf("exchanges %v, want %v", got, want)
 	}
 }

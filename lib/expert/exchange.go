@@ -11,7 +11,8 @@ import (
 
 // elsewhere has the devices of the experts apply of to rows (M,C) of all experts, sorted by these, with counts (E). At
 // most arrive rows come to a device. There they are sorted by its experts, with counts (E/N).
-func (l Layer) elsewhere(rows, counts *graph.Node, arrive int, of func(rows, counts *graph.Node) *graph.Node) *graph.Node {
+func (l Layer) elsewhere(rows, counts *graph.Node, arrive int,
+	of func(rows, counts *graph.Node) *graph.Node) *graph.Node {
 	n := size(rows.Graph(), l.Axes)
 	if n == 1 {
 		return of(rows, counts)
@@ -19,8 +20,7 @@ func (l Layer) elsewhere(rows, counts *graph.Node, arrive int, of func(rows, cou
 	y, received := collective.AllToAllV(rows, counts, arrive, l.Axes...)
 	by := regroup(received, n, arrive)
 	y = by.back(of(by.sorted(y), graph.ReduceSum(graph.Reshape(received, n, -1), 0)))
-	y, _ = collective.AllToAllV(y, received, rows.Shape().Dim(0), l.Axes...)
-	return y
+	return collective.AllToAllVKnown(y, received, counts, rows.Shape().Dim(0), l.Axes...)
 }
 
 // arrivals is the most rows that may come to one of n devices, for tokens (B,T,…).
@@ -30,8 +30,19 @@ func (l Layer) arrivals(x *graph.Node, n int) int {
 	return n * sequences * min(length*min(l.PerToken, experts), experts*min(length, l.capacity(tokens)))
 }
 
-// regrouped is two orders of the same rows: by sender and in these by expert, as they are received, and by expert and in
-// these by sender.
+// everywhere returns x of all n devices that have tokens of the same sequences, in the order of their ranks, (n,…).
+func (l Layer) everywhere(x *graph.Node) *graph.Node {
+	x = graph.InsertAxes(x, 0)
+	if len(l.Sequence) == 1 && collective.IsBetween(x.Graph(), l.Sequence[0]) {
+		dims := x.Shape().Clone().Dimensions
+		dims[0] = size(x.Graph(), l.Sequence)
+		return collective.AllToAll(graph.BroadcastToDims(x, dims...), 0, 0, l.Sequence...)
+	}
+	return collective.AllGather(x, 0, l.Sequence...)
+}
+
+// regrouped is two orders of the same rows: by sender and in these by expert, as they are received, and by expert and
+// in these by sender.
 type regrouped struct{ sender, expert *graph.Node } // int32: a row in the other order for each row in this one
 
 // regroup returns the orders of a number of rows. received has the counts of n senders for each expert.

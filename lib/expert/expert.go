@@ -55,14 +55,14 @@ type Config struct {
 	Capacity float64 `json:"capacity,omitempty"`
 
 	// Balance is α, the coefficient of the load-balancing loss α·Σ fₑ·Pₑ: fₑ is E/k times the share of a sequence's
-	// tokens that chose expert e, before any is dropped, and Pₑ the mean of its score, divided by the sum of the token's
-	// scores (Switch, eqs. 4 to 6). Like DeepSeek-V3's (eqs. 17 to 20) it is that of each sequence, so that it does not
-	// depend on which sequences a device has.
+	// tokens that chose expert e, before any is dropped, and Pₑ the mean of its score, divided by the sum of the
+	// token's scores (Switch, eqs. 4 to 6). Like DeepSeek-V3's (eqs. 17 to 20) it is that of each sequence, so that it
+	// does not depend on which sequences a device has.
 	Balance float64 `json:"balance,omitempty"`
 	// ZLoss is the coefficient of the router's z-loss, the mean of the squares of the logits' log-sum-exp (Zoph et al.
 	// 2022, "ST-MoE", arXiv:2202.08906, eq. 5).
 	ZLoss float64 `json:"z_loss,omitempty"`
-	// BiasRate is γ, by which a step changes the bias of a Sigmoid router. DeepSeek-V3 used 0.001.
+	// BiasRate is γ, by which a step changes the bias of a Sigmoid router. DeepSeek-V3 used 0.001, and 0 at the end.
 	BiasRate float64 `json:"bias_rate,omitempty"`
 }
 
@@ -149,8 +149,8 @@ func (c Config) Buffers(at string) []string {
 	return names
 }
 
-// Initial returns the value that a buffer of a name starts with, and whether the name is that of a buffer: of any layer,
-// since it is known by its end. Loads start with the mean, 1, and biases with 0.
+// Initial returns the value that a buffer of a name starts with, and whether the name is that of a buffer: of any
+// layer, since it is known by its end. Loads start with the mean, 1, and biases with 0.
 func (c Config) Initial(name string) (value float32, ok bool) {
 	for _, end := range c.buffers() {
 		if strings.HasSuffix(name, end) {

@@ -14,19 +14,31 @@ import (
 // (int32) after group e−1. The result is (M,H); rows after the last group are zeros, and what x has there does not
 // matter. Time is proportional to the rows that are counted, not to M.
 //
-// It is a loop over groups and, in each, over blocks of rows; scaled matmuls scale each block as a tensor of its own.
-// The gradient by w sums blocks in float32.
+// On CPUs, for float32 and half types without a precision of matmuls, it and its gradients are C kernels. Elsewhere
+// they are loops over groups and, in each, over blocks of rows: then scaled matmuls scale each block as a tensor of its
+// own, and the gradient by w is the sum, in float32, of those of blocks, each in w's type. It panics if the shapes do
+// not fit.
 func Grouped(x, w, counts *graph.Node, matmul precision.Matmul) *graph.Node {
 	xs, ws, n := x.Shape(), w.Shape(), counts.Shape()
 	check(xs.Rank() == 2 && ws.Rank() == 3 && n.Rank() == 1 && xs.Dim(1) == ws.Dim(1) && n.Dim(0) == ws.Dim(0) &&
 		xs.DType == ws.DType && n.DType == dtypes.Int32, "Grouped of rows %s, matrices %s and counts %s: want (M,C), "+
 		"(E,C,H) in one type and (E) in int32", xs, ws, n)
+	result := shapes.Make(xs.DType, xs.Dim(0), ws.Dim(2))
+	kernels := callsKernels(x, w, matmul)
 	return autodiff.Custom([]*graph.Node{x, w, counts},
 		func(in []*graph.Node) []*graph.Node {
+			if kernels {
+				return []*graph.Node{call(byMatrices, result, in...)}
+			}
 			return []*graph.Node{loops{in[0], in[1], in[2], matmul}.forward()}
 		},
 		func(in, _, v []*graph.Node) []*graph.Node {
-			dx, dw := loops{in[0], in[1], in[2], matmul}.backward(v[0])
+			x, w, counts := in[0], in[1], in[2]
+			if kernels {
+				return []*graph.Node{call(byTransposed, x.Shape(), v[0], w, counts),
+					call(byRows, w.Shape(), x, v[0], counts), nil}
+			}
+			dx, dw := loops{x, w, counts, matmul}.backward(v[0])
 			return []*graph.Node{dx, dw, nil}
 		})[0]
 }
@@ -37,11 +49,13 @@ type loops struct {
 	matmul       precision.Matmul
 }
 
-// mostRows is the number of rows of a block: with fewer, the loops take longer than the matmuls, and the last block of a
-// group is half empty on average.
-const mostRows = 128
-
-func (l loops) rows() int { return min(mostRows, l.x.Shape().Dim(0)) }
+// rows is the number of rows of a block: half of what a group has on average, so that little of the last block of a
+// group is empty, in bounds between which neither the loops nor what they copy take longer than the matmuls.
+func (l loops) rows() int {
+	const least, most = 32, 512
+	rows := l.x.Shape().Dim(0)
+	return min(rows, max(least, min(most, rows/(2*l.w.Shape().Dim(0)))))
+}
 
 func (l loops) forward() *graph.Node {
 	y := graph.Zeros(l.x.Graph(), shapes.Make(l.x.DType(), l.x.Shape().Dim(0), l.w.Shape().Dim(2)))

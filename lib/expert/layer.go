@@ -14,8 +14,8 @@ type Layer struct {
 	// collective.Between; none if each device has all experts. A device has E/N consecutive experts, by its rank, and
 	// tokens of its own.
 	Axes []string
-	// Sequence are the axes along which devices have other tokens of the same sequences. Capacity takes their tokens in
-	// the order of their ranks.
+	// Sequence are the axes along which devices have other tokens of the same sequences, or one axis of
+	// collective.Between. Capacity takes their tokens in the order of their ranks.
 	Sequence []string
 	// Activate is the function between an expert's matmuls, of the result of the first one (rows,H), or, where there is
 	// a gate, of that and the gate's.
@@ -32,9 +32,9 @@ type Layer struct {
 // with names that begin with at, of the experts only those of the device; there may be a gate or none.
 //
 // term (B,T), in float32, is each token's share of the auxiliary losses: add its mean over all tokens, of all devices,
-// to the loss. It also has terms that are zero and whose gradients update the buffers, as train.Buffered says: the loads
-// become those of the step's tokens, and the bias is moved by γ according to the loads that the step before left. The
-// step itself uses the moved bias. All devices thus use and store the same.
+// to the loss. It also has terms that are zero and whose gradients update the buffers, as train.Buffered says: the
+// loads become those of the step's tokens, and the bias is moved by γ according to the loads that the step before left.
+// The step itself uses the moved bias. All devices thus use and store the same.
 //
 // Gradients are those of the sum of all devices' losses, as everywhere in lib/collective. On several devices there are
 // four all-to-alls, two in each pass, of as many rows of C elements as the tokens have choices. The rows that arrive

@@ -5,17 +5,22 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
+	"github.com/gomlx/compute/dtypes/bfloat16"
 	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/must"
+	"github.com/shardbook/shardbook/lib/autodiff"
 	"github.com/shardbook/shardbook/lib/params"
+	"github.com/shardbook/shardbook/lib/precision"
 	"github.com/shardbook/shardbook/lib/recompute"
+	"github.com/shardbook/shardbook/lib/xla"
 )
 
 func TestMain(m *testing.M) { devicetest.Main(m) }
@@ -57,8 +62,9 @@ func problems(n int) (all []problem) {
 	random := rand.New(rand.NewPCG(1, 2))
 	maybe := func(x float64) float64 { return x * float64(random.IntN(2)) }
 	for len(all) < n {
-		c := Config{Experts: 2 + random.IntN(15), Hidden: 1 + random.IntN(6), Router: []Router{"", Softmax, Sigmoid}[random.IntN(3)],
-			Normalize: random.IntN(2) == 0, Scale: maybe(2.5), Balance: maybe(0.3), ZLoss: maybe(0.2)}
+		c := Config{Experts: 2 + random.IntN(15), Hidden: 1 + random.IntN(6),
+			Router: []Router{"", Softmax, Sigmoid}[random.IntN(3)], Normalize: random.IntN(2) == 0,
+			Scale: maybe(2.5), Balance: maybe(0.3), ZLoss: maybe(0.2)}
 		c.PerToken = 1 + random.IntN(min(4, c.Experts))
 		if random.IntN(2) == 0 {
 			c.Capacity = 0.5 + random.Float64()
@@ -186,12 +192,140 @@ func near(t testing.TB, p fmt.Stringer, names []string, got, want [][]float64, b
 // TestReference: results, terms and gradients are those of the second implementation; in float64 by XLA's operations
 // to within what differences of it allow, in float32 to rounding. Recomputed, they are the same.
 func TestReference(t *testing.T) {
-	for _, p := range problems(12) {
+	for i, p := range problems(12) {
 		want, names := p.want()
 		near(t, p, names, p.run(t, devicetest.One(), dtypes.Float64, p.apply), want, 1e-7)
 		got := p.run(t, devicetest.One(), dtypes.Float32, p.apply)
 		near(t, p, names, got, want, 1e-4)
-		again := p.run(t, devicetest.One(), dtypes.Float32, func(in nodes) nodes { return recompute.Call(p.apply, in...) })
+		if i%4 > 0 {
+			continue
+		}
+		recomputed := func(in nodes) nodes { return recompute.Call(p.apply, in...) }
+		again := p.run(t, devicetest.One(), dtypes.Float32, recomputed)
 		near(t, p, names, again, got, 1e-6)
+	}
+}
+
+// rounded has tokens and parameters that bfloat16 has too, so that a router in float32 chooses the same experts.
+func (p problem) rounded() problem {
+	all := values{}
+	round := func(x []float64) []float64 {
+		out := make([]float64, len(x))
+		for i, v := range x {
+			out[i] = float64(bfloat16.FromFloat32(float32(v)).Float32())
+		}
+		return out
+	}
+	for name, x := range p.p {
+		all[name] = round(x)
+	}
+	p.p, p.x = all, round(p.x)
+	return p
+}
+
+// TestPrecisions: in half types, and with matmuls of 8-bit floats in loops, results are near.
+func TestPrecisions(t *testing.T) {
+	fp8 := must.Get(precision.ParsePolicy("fp8"))(t).Matmul
+	for i, p := range problems(8) {
+		p = p.rounded()
+		want, names := p.want()
+		if i%2 == 0 {
+			near(t, p, names, p.run(t, devicetest.One(), dtypes.BFloat16, p.apply), want, 0.08)
+			continue
+		}
+		near(t, p, names, p.run(t, devicetest.One(), dtypes.Float32, func(in nodes) nodes {
+			layer := p.layer()
+			layer.Matmul = fp8
+			y, term := layer.Apply(p.named(in[1:]), "moe", in[0])
+			return nodes{y, term}
+		}), want, 0.25)
+	}
+}
+
+// TestLoops: without kernels, loops compute in float32 too.
+func TestLoops(t *testing.T) {
+	without := must.Get(xla.Open(xla.Devices(1), xla.Plugin(devicetest.Plugin()), xla.NoKernels()))(t)
+	defer without.Close()
+	for _, p := range problems(3) {
+		want, names := p.want()
+		near(t, p, names, p.run(t, without, dtypes.Float32, p.apply), want, 1e-4)
+	}
+}
+
+// TestSplit: in two programs the gradients are the same.
+func TestSplit(t *testing.T) {
+	for _, p := range problems(3) {
+		s := autodiff.Split{Fn: func(in nodes) nodes { return p.apply(in) }}
+		for i := range len(p.tree()) + 1 {
+			s.Of = append(s.Of, i)
+		}
+		out := must.Get(devicetest.Call(func(in nodes) nodes {
+			for i := range in {
+				in[i] = graph.ConvertDType(in[i], dtypes.Float32)
+			}
+			toward, in := in[0], in[1:]
+			out, saved := s.Forward(in)
+			two := s.Backward(in, saved, nodes{toward, graph.OnesLike(out[1])})
+			one := p.apply(in)
+			loss := graph.Add(graph.ReduceAllSum(graph.Mul(one[0], toward)), graph.ReduceAllSum(one[1]))
+			return append(two, graph.Gradient(loss, in...)...)
+		}, p.inputs()...))(t)
+		for i := range s.Of {
+			two, one := tensors.MustCopyFlatData[float32](out[i]), tensors.MustCopyFlatData[float32](out[len(s.Of)+i])
+			for j := range two {
+				if d := math.Abs(float64(two[j] - one[j])); !(d <= 1e-5*max(1, math.Abs(float64(one[j])))) {
+					t.Fatalf("%v, gradient %d, element %d: %g in two programs, %g in one", p, i, j, two[j], one[j])
+				}
+			}
+		}
+	}
+}
+
+// TestNotANumber: a token that is not a number makes its own result so, and no other token's. Experts are chosen for it
+// all the same, each once.
+func TestNotANumber(t *testing.T) {
+	p := newProblem(reference{Config{Experts: 4, PerToken: 3, Hidden: 2}, 3, true, 5}, 1, rand.New(rand.NewPCG(5, 6)))
+	want, _ := p.want()
+	p.x[4] = math.NaN() // of token 1
+	got := p.run(t, devicetest.One(), dtypes.Float32, p.apply)[0]
+	for i, v := range got {
+		if nan := math.IsNaN(v); nan != (i/p.width == 1) || !nan && math.Abs(v-want[0][i]) > 1e-5 {
+			t.Errorf("result %d of token %d is %g, want %g", i%p.width, i/p.width, v, want[0][i])
+		}
+	}
+	nan := float32(math.NaN())
+	out := must.Get(devicetest.Call(func(in nodes) nodes {
+		return nodes{p.numbers(p.choose(in[0]))}
+	}, tensors.FromValue([][][]float32{{{nan, 1, 2, 1}, {nan, nan, nan, nan}}})))(t)
+	if got := fmt.Sprint(out[0].Value()); got != "[[[2 1 3] [0 1 2]]]" {
+		t.Errorf("chosen: %s", got)
+	}
+}
+
+// TestOnGPUs compiles the layer and its gradients for GPUs, in bfloat16 and with matmuls of 8-bit floats.
+func TestOnGPUs(t *testing.T) {
+	mesh := must.Get(devicetest.OpenFor(t, "h100", 2).Mesh(xla.Axis("a", 2)))(t)
+	p := spreadProblems()[2]
+	for _, policy := range []string{"bf16", "fp8"} {
+		layer := p.layer()
+		layer.Axes, layer.Matmul = []string{"a"}, must.Get(precision.ParsePolicy(policy))(t).Matmul
+		places := []xla.Placement{xla.Shard(0, "a"), xla.Shard(0, "a")}
+		for _, s := range p.tree() {
+			place := xla.Replicated()
+			if strings.Contains(s.Name, ".experts.") {
+				place = xla.Shard(0, "a")
+			}
+			places = append(places, place)
+		}
+		program := must.Get(xla.Compile(mesh, p.applied(dtypes.BFloat16, 2, func(in nodes) nodes {
+			y, term := layer.Apply(p.named(in[1:]), "moe", in[0])
+			return nodes{y, term}
+		}), xla.In(places...).Gives(append([]xla.Placement{places[0], places[0]}, places[1:]...)...)))(t)
+		defer program.Close()
+		var args []any
+		for _, x := range p.inputs() {
+			args = append(args, x)
+		}
+		must.Do(t, program.Prepare(args...))
 	}
 }

@@ -65,11 +65,11 @@ func (l Layer) route(p params.Nodes, at string, x *graph.Node) routing {
 	}
 	if l.Balance > 0 {
 		_, shared := l.length(x)
-		chose := graph.ReduceAndKeep(load, graph.ReduceSum, 1)
+		chose := graph.StopGradient(graph.ReduceAndKeep(load, graph.ReduceSum, 1))
 		if shared > 1 {
-			chose = collective.AllReduce(chose, collective.Sum, l.Sequence...)
+			chose = graph.ReduceSum(l.everywhere(chose), 0)
 		}
-		chose = graph.DivScalar(graph.StopGradient(chose), float64(x.Shape().Dim(1)*shared)) // f, (B,1,E)
+		chose = graph.DivScalar(chose, float64(x.Shape().Dim(1)*shared)) // f, (B,1,E)
 		terms = append(terms, graph.MulScalar(graph.ReduceSum(graph.Mul(chose, shares), -1), l.Balance))
 	}
 	if l.ZLoss > 0 {
@@ -208,12 +208,11 @@ func (l Layer) keep(hits []*graph.Node) []*graph.Node {
 	}
 	all := counts
 	if devices > 1 {
-		each := graph.Concatenate(counts, 1) // (B,k,E)
-		total := collective.AllReduce(each, collective.Sum, l.Sequence...)
-		everyone := collective.AllGather(graph.InsertAxes(each, 0), 0, l.Sequence...) // (n,B,k,E)
-		rank := graph.Iota(each.Graph(), everyone.Shape(), 0)
-		lower := graph.LessThan(rank, collective.Rank(each.Graph(), l.Sequence...))
+		everyone := l.everywhere(graph.Concatenate(counts, 1)) // (n,B,k,E)
+		rank := graph.Iota(everyone.Graph(), everyone.Shape(), 0)
+		lower := graph.LessThan(rank, collective.Rank(everyone.Graph(), l.Sequence...))
 		lower = graph.ReduceSum(graph.Where(lower, everyone, graph.ZerosLike(everyone)), 0)
+		total := graph.ReduceSum(everyone, 0)
 		all = make([]*graph.Node, len(hits))
 		for j := range hits {
 			all[j] = graph.Slice(total, graph.AxisRange(), graph.AxisElem(j))

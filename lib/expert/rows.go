@@ -32,8 +32,8 @@ func sorted(chosen *graph.Node, experts int) order {
 	}
 }
 
-// sortedBy returns the indices of the integers x (n), all from 0 to below end, in the order of these, and of the indices
-// where they are equal. For a permutation it is the inverse.
+// sortedBy returns the indices of the integers x (n), all from 0 to below end, in the order of these, and of the
+// indices where they are equal. For a permutation it is the inverse.
 func sortedBy(x *graph.Node, end int) *graph.Node {
 	n, of := x.Shape().Size(), dtypes.Int32
 	if end*n > math.MaxInt32 {

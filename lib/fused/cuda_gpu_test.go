@@ -2,11 +2,13 @@ package fused
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
 	"github.com/gomlx/gomlx/core/graph"
+	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/internal/devicetest"
 	"github.com/shardbook/shardbook/internal/must"
@@ -41,6 +43,35 @@ func TestGPUKernels(t *testing.T) {
 					t.Errorf("%v of %v, result %d: error %g, of XLA's operations %g", of, o.dims, i, is, may)
 				}
 			}
+		}
+	}
+}
+
+// TestCUDAKernelsCompile: programs for a GPU that is not here call the CUDA kernels if they are to.
+func TestCUDAKernelsCompile(t *testing.T) {
+	for _, own := range []bool{false, true} {
+		var options []xla.Option
+		if own {
+			options = append(options, xla.CUDAKernels())
+		}
+		b := devicetest.OpenFor(t, "h100", 1, options...)
+		p := must.Get(xla.Compile(must.Get(b.Mesh(xla.Axis("x", 1)))(t), func(x, bias *graph.Node) (y, d *graph.Node) {
+			y = BiasGELU(x, bias)
+			return y, graph.Gradient(graph.ReduceAllSum(graph.Sin(y)), x)[0]
+		}, xla.In(xla.Replicated(), xla.Replicated()).Gives(xla.Replicated(), xla.Replicated())))(t)
+		defer p.Close()
+		must.Do(t, p.Prepare(tensors.FromShape(shapes.Make(dtypes.Float32, 64, 256)),
+			tensors.FromShape(shapes.Make(dtypes.Float32, 256))))
+		var calls []string
+		for _, o := range must.Get(p.Operations())(t) {
+			if o.Target != "" {
+				calls = append(calls, o.Target)
+			}
+		}
+		slices.Sort(calls)
+		want := []string{"shardbook_cheap_cuda_gelu", "shardbook_cheap_cuda_gelu_gradient"}
+		if slices.Equal(calls, want) != own {
+			t.Errorf("with CUDA kernels (%v) the compiled program calls %q", own, calls)
 		}
 	}
 }

@@ -23,7 +23,11 @@ var compiled = sync.OnceValues(func() (*native.Library, error) {
 		return native.Launch{Grid: "up(n[3], " + columns + "), " + slices, Block: "32, 8"}
 	}
 	const fourRows, asInTheResult = "min(up(n[2]/n[3], 4*8), 65535)", "n[1]/n[3]" // slices of the rows
-	return native.CompileCUDA(kernel.CUDA,
+	gpu, err := native.FirstGPU()
+	if err != nil {
+		gpu.Architecture = "sm_90" // any will do: XLA compiles for a GPU that is not here, and calls none
+	}
+	return native.CompileCUDA(kernel.CUDA, native.Architecture(gpu.Architecture),
 		native.Global[func(y, nothing, x, bias f32)]("bias_gelu<float>", launch("128", fourRows)),
 		native.Global[func(y bf16, nothing f32, x, bias bf16)]("bias_gelu<__nv_bfloat16>", launch("256", fourRows)),
 		native.Global[func(dx, dbias, x, bias, dy f32)]("bias_gelu_gradient<float>", launch("128", asInTheResult)),

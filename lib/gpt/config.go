@@ -77,8 +77,8 @@ type Config struct {
 	QKNorm bool `json:"qk_norm,omitempty"`
 
 	// Experts replaces the MLP of the blocks by a mixture of experts (see package expert), whose MLPs are like it, with
-	// Experts.Hidden and without biases. The zero value is none. SharedExperts is the number of experts of that width that
-	// every token goes through, and DenseLayers the number of first blocks that keep the MLP (DeepSeek-V3).
+	// Experts.Hidden and without biases. The zero value is none. SharedExperts is the number of experts of that width
+	// that every token goes through, and DenseLayers the number of first blocks that keep the MLP (DeepSeek-V3).
 	Experts       expert.Config `json:"experts,omitzero"`
 	SharedExperts int           `json:"shared_experts,omitempty"`
 	DenseLayers   int           `json:"dense_layers,omitempty"`

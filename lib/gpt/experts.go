@@ -14,8 +14,8 @@ import (
 
 // A mixture of experts has losses of its own, such as that which balances their load. Blocks pass the sum of each
 // token's to the next one in an additional column of their output, so that the end of a pipeline has it, wherever the
-// blocks are. The column is always zero: only its gradient matters, and the loss of a step is that of the language model
-// alone, as Megatron-LM reports it.
+// blocks are. The column is always zero: only its gradient matters, and the loss of a step is that of the language
+// model alone, as Megatron-LM reports it.
 
 // term splits the additional column (B,T,1) from what blocks pass on; nil without experts.
 func (c layers) term(x *graph.Node) (features, term *graph.Node) {

@@ -76,7 +76,7 @@ func (m Parallel) Chain() (chain.Model, error) {
 // chain returns the chain of layers that may depend on the graph's mesh.
 func (c Config) chain(on func(*graph.Graph) layers) (chain.Model, error) {
 	m := chain.Model{Initial: c.Init, Matmul: c.Matmul, Noisy: c.Dropout > 0, Check: c.CheckBatch,
-		Buffers: c.BufferNames(),
+		Buffers:   c.BufferNames(),
 		Criterion: func(y, targets *graph.Node) *graph.Node { return on(y.Graph()).loss(y, targets) }}
 	var err error
 	add := func(name, kind string, paths []string, apply func(c layers, p params.Nodes, x *graph.Node,

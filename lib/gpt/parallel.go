@@ -276,7 +276,8 @@ func (c layers) sharded(g *graph.Graph, p params.Nodes, paths ...string) params.
 	return p
 }
 
-// usedInParts reports whether each tensor-parallel device uses a parameter, which all have, for its own tokens or heads.
+// usedInParts reports whether each tensor-parallel device uses a parameter, which all have, for its own tokens or
+// heads.
 func usedInParts(name string) bool {
 	return strings.Contains(name, ".router.") || strings.Contains(name, ".qnorm.") || strings.Contains(name, ".knorm.")
 }

@@ -15,8 +15,8 @@ func TestStatesOfExperts(t *testing.T) {
 	p := m.Params()
 	experts, rest := p.Experts, p.Total()-p.Experts
 	for _, c := range []struct {
-		data, expert, zero           int
-		parameters, gradients, moves int64 // parameters on a device, of the kind; moves are those with optimizer states
+		data, expert, zero             int
+		parameters, gradients, updated int64 // of a device; updated are those whose optimizer states it has
 	}{
 		{8, 1, 0, rest + experts, rest + experts, rest + experts},
 		{8, 8, 0, rest + experts/8, rest + experts/8, rest + experts/8},
@@ -28,7 +28,7 @@ func TestStatesOfExperts(t *testing.T) {
 		st := estimate(t, Setup{Model: m, Precision: mixed(t), Seq: 1024,
 			Parallelism: Parallelism{Data: c.data, Expert: c.expert, ZeRO: c.zero}}).Stages[0]
 		for kind, want := range map[Kind]int64{Parameters: 2 * c.parameters, Gradients: 2 * c.gradients,
-			Master: 4 * c.moves, Optimizer: 8 * c.moves} {
+			Master: 4 * c.updated, Optimizer: 8 * c.updated} {
 			// Every tensor's size is a multiple of 16 here, so that no shard is rounded.
 			if got := st.Of(kind); got != want {
 				t.Errorf("data %d, expert %d, ZeRO %d: %s are %d bytes, want %d", c.data, c.expert, c.zero, kind, got,
@@ -38,8 +38,8 @@ func TestStatesOfExperts(t *testing.T) {
 	}
 }
 
-// What a block with experts saves, counted by hand for OLMoE in bfloat16: of a token E and K, of each of its K copies
-// the width h and the experts' width F.
+// What a block with experts saves, counted by hand for OLMoE in bfloat16: of a token E and K numbers, of each of its K
+// copies the width h and the experts' width F.
 func TestActivationsOfExperts(t *testing.T) {
 	m := preset(t, "OLMoE-1B-7B")
 	const tokens, E, K, h, F = 2 * 512, 64, 8, 2048, 1024

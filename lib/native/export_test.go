@@ -15,6 +15,12 @@ func HasNVRTC() bool {
 	return err == nil
 }
 
+// Headers returns the folder with the headers for half precision that belong to NVRTC.
+func Headers() (string, error) {
+	n, err := findNVRTC()
+	return n.include, err
+}
+
 // Code returns the GPU's code of a library that CompileCUDA made, the only one in its cache folder, and the names of
 // its kernels there.
 func Code(l *Library) ([]byte, []string) {

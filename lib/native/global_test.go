@@ -6,6 +6,8 @@ import (
 	"math"
 	"math/rand/v2"
 	"os"
+	"os/exec"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -84,8 +86,9 @@ func TestGlobal(t *testing.T) {
 		return
 	}
 	d := must.Get(cudatest.Load(t.TempDir(), addSource, addKernels...))(t)
-	if gpu, err := native.FirstGPU(); err != nil || gpu.Architecture != "sm_90" || gpu.Bandwidth != 3352.32e9 {
-		t.Errorf("the GPU is %+v, %v", gpu, err)
+	want := native.GPU{Name: "NVIDIA H100 80GB HBM3", Architecture: "sm_90", Bandwidth: 3352.32e9}
+	if gpu, err := native.FirstGPU(); err != nil || gpu != want {
+		t.Errorf("the GPU is %+v, %v; want %+v", gpu, err, want)
 	}
 	l := must.Get(compileAdd(t))(t)
 	r := rand.New(rand.NewPCG(1, 2))
@@ -200,6 +203,29 @@ func realNVRTC(t *testing.T) {
 			func(_, _ int, what string) { t.Log(what) }))
 	default:
 		systest.Skip(t, systest.Tier, "NVRTC is not installed: go run ./cmd/shardbook setup --cuda")
+	}
+}
+
+// The headers for half precision are found where pip puts them: beside NVRTC, or, of CUDA 12, in another package.
+func TestHeaders(t *testing.T) {
+	for _, folders := range [][2]string{{"cu13", "cu13"}, {"cuda_nvrtc", "cuda_runtime"}} {
+		site := t.TempDir()
+		file := func(content string, parts ...string) string {
+			path := filepath.Join(append([]string{site, "nvidia"}, parts...)...)
+			must.Do(t, os.MkdirAll(filepath.Dir(path), 0o755))
+			must.Do(t, os.WriteFile(path, []byte(content), 0o644))
+			return path
+		}
+		source := file("void nvrtcCompileProgram(void) {}", "nvrtc.c")
+		library := file("", folders[0], "lib", "libnvrtc.so.12")
+		if output, err := exec.Command("gcc", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
+			t.Fatalf("gcc: %v: %s", err, output)
+		}
+		want := filepath.Dir(file("", folders[1], "include", "cuda_bf16.h"))
+		t.Setenv(plugin.Env, filepath.Join(site, "jax_plugins", "xla_cuda12", "xla_cuda_plugin.so"))
+		if got, err := native.Headers(); err != nil || filepath.Clean(got) != want {
+			t.Errorf("in %s: %q, %v", folders[1], got, err)
+		}
 	}
 }
 

@@ -127,8 +127,10 @@ func nvrtcOf(handle unsafe.Pointer) (n nvrtc, ok bool) {
 		return n, false
 	}
 	n = nvrtc{handle: handle, version: version}
-	for _, folder := range []string{filepath.Join(filepath.Dir(file), "..", "include"), "/usr/local/cuda/include",
-		"/usr/include"} {
+	beside := filepath.Join(filepath.Dir(file), "..")
+	for _, folder := range []string{filepath.Join(beside, "include"),
+		filepath.Join(beside, "..", "cuda_runtime", "include"), // in pip's packages of CUDA 12, beside cuda_nvrtc
+		"/usr/local/cuda/include", "/usr/include"} {
 		if len(glob(folder, "cuda_bf16.h")) > 0 {
 			n.include = folder
 			break

@@ -13,6 +13,7 @@ import (
 	"github.com/shardbook/shardbook/internal/toy"
 	"github.com/shardbook/shardbook/internal/traintest"
 	"github.com/shardbook/shardbook/lib/checkpoint"
+	"github.com/shardbook/shardbook/lib/expert"
 	"github.com/shardbook/shardbook/lib/optim"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/pipeline"
@@ -54,6 +55,9 @@ func TestCheckpoints(t *testing.T) {
 		"GPT": {train.Recipe{Model: small(1), Optimizer: optim.AdamW(1e-2), Clip: 0.5}, texts(8), lossBound,
 			[]*parallel.Layout{{Pipe: 2, Data: 2, Tensor: 2, ZeRO: 1}, {Data: 4, ZeRO: 3}, nil,
 				{Replicas: 2, Pipe: 2, Tensor: 2}, {Replicas: 2, Ring: 2, RingRanks: true, Ulysses: 2, ZeRO: 1}}},
+		"experts": {train.Recipe{Model: experts(expert.Sigmoid, 1), Optimizer: optim.AdamW(1e-2), Clip: 0.5}, texts(8),
+			lossBound, []*parallel.Layout{{Data: 4, Expert: 4, ZeRO: 1}, {Replicas: 4, Expert: 2, ZeRO: 1}, nil,
+				{Data: 2, Expert: 2, Tensor: 2, ZeRO: 3}, {Replicas: 2, Expert: 2, Pipe: 2}, nil}},
 		"all optimizers": {train.Recipe{Model: toy.Model(true), Optimizer: rules()}, toy.Batches(24), lossBound,
 			[]*parallel.Layout{zero3, {Replicas: 3, ZeRO: 1}, {Data: 4, ZeRO: 2},
 				{Replicas: 4, ZeRO: 3, Shards: 2}, {Data: 3, ZeRO: 3}, nil, zero3}},

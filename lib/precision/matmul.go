@@ -16,9 +16,10 @@ import (
 // in float32, in the backward pass too.
 //
 // Matmuls of scaled E4M3 and E5M2 are of 8-bit floats on tensor cores, on GPUs that have such ([xla.HasFP8]), and
-// accumulate in float32. Elsewhere, and for all other formats, they are simulated: numbers are rounded to the format in
-// a wider type. The rounded numbers are the same, so the results differ only by the order of sums. But on these GPUs an
-// infinity or NaN in an operand makes the whole result NaN.
+// accumulate in float32. Elsewhere they are simulated: numbers are rounded to the format in a wider type. The rounded
+// numbers are the same, so the results differ only by the order of sums. But on these GPUs an infinity or NaN in an
+// operand makes the whole result NaN. Matmuls of float32 as TF32 are the device's own where it has such
+// ([xla.HasTF32]); NVIDIA leaves open how it rounds the operands. All other formats are simulated everywhere.
 type Matmul struct {
 	// Operands is the format that both operands are rounded to before each matmul; none does not round. Where that is
 	// simulated they stay in their type, which should be wide enough for the format.
@@ -136,16 +137,23 @@ func (o operand) swap() operand {
 }
 
 // rounding returns how to round the operands of matmuls to formats: to 8-bit floats if all formats are such and the
-// devices have them, else simulated.
+// devices have them, not at all to TF32 if the devices do it, else simulated.
 func (m Matmul) rounding(g *graph.Graph, formats ...Format) func(*graph.Node, Format) operand {
-	real := m.Scaled && m.Accumulate == (Format{})
+	real := m.Accumulate == (Format{})
+	fp8 := real && m.Scaled
 	for _, f := range formats {
-		real = real && f.fp8() != dtypes.InvalidDType
+		fp8 = fp8 && f.fp8() != dtypes.InvalidDType
 	}
-	if real && hasFP8(g) {
+	if fp8 && hasFP8(g) {
 		return scaledFP8
 	}
-	return func(x *graph.Node, f Format) operand { return operand{x: m.round(x, f)} }
+	tf32 := real && xla.HasTF32(g)
+	return func(x *graph.Node, f Format) operand {
+		if !tf32 || f != TF32 || x.DType() != dtypes.Float32 {
+			x = m.round(x, f)
+		}
+		return operand{x: x}
+	}
 }
 
 // hasFP8 is a variable for tests.

@@ -230,7 +230,9 @@ func TestMatmulAgainstPlainGo(t *testing.T) {
 				x = x.Checkpoint()
 			}
 			y := m.Dot(x, []int{1}, nil, in[1], []int{0}, nil)
-			return append(nodes{y}, graph.Gradient(graph.ReduceAllSum(graph.Mul(y, in[2])), in[0], in[1])...)
+			dl, dr := m.DotGradients(x, in[1], in[2])
+			out := append(nodes{y}, graph.Gradient(graph.ReduceAllSum(graph.Mul(y, in[2])), in[0], in[1])...)
+			return append(out, y, dl, dr)
 		}
 		for name, backend := range backends() {
 			if name == "XLA" && !m.Scaled && m.Chunk != 4 {

@@ -45,7 +45,7 @@ func policies() []named {
 	}
 }
 
-// Names returns the names of the policies: "fp32" and "tf32" (matmul operands rounded to TF32, as cuBLAS may do for
+// Names returns the names of the policies: "fp32" and "tf32" (matmul operands rounded to TF32, as GPUs can do for
 // float32); mixed precision "bf16" and "fp16" (with dynamic loss scaling); "bf16-pure" and "fp16-pure" without master
 // weights; and "fp8" (mixed bf16 with matmuls of E4M3 operands and E5M2 gradients, scaled per tensor).
 func Names() []string {

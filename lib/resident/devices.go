@@ -21,6 +21,7 @@ type Opened struct {
 	Count            int      // of xla.Backend, whose devices may share these
 	Platform, Plugin string
 	Source, API      string
+	Capability       [2]int // of xla.Backend: the least compute capability of GPUs
 	Canaries         []Canary
 }
 

@@ -269,7 +269,7 @@ func TestBetween(t *testing.T) {
 	layer := sequence.Layer{Batch: 1, Tokens: tokens, Heads: heads, KeyHeads: heads, Width: width, Type: dtypes.Float32}
 	there, _ := sequence.Group{Ring: "ring"}.Traffic(layer, ranks, 1)
 	var bytes int64
-	for n, s := range cut.Shifts {
+	for n, s := range cut.Exchanges {
 		bytes += s.Shape.ByteSize()
 		received := func(k int) bool {
 			return slices.Contains(cut.Programs[k].In, xla.Ref{Kind: xla.RefReceived, Number: n})
@@ -277,12 +277,12 @@ func TestBetween(t *testing.T) {
 		if k := s.Before; received(k) || !received(k+1) || cut.Takes(k+2, xla.Ref{Kind: xla.RefReceived, Number: n}) {
 			t.Errorf("what shift %d receives is not used by program %d alone: %+v", n, k+1, cut.Programs)
 		}
-		if of := s.Of; n > 0 && of != (xla.Ref{Kind: xla.RefReceived, Number: n - 1}) {
+		if of := s.Of[0]; n > 0 && of != (xla.Ref{Kind: xla.RefReceived, Number: n - 1}) {
 			t.Errorf("shift %d is of %v", n, of)
 		}
 	}
-	if len(cut.Shifts) != there[0].Count || bytes != there[0].Bytes {
-		t.Errorf("%d shifts of %d bytes, want %d of %d", len(cut.Shifts), bytes, there[0].Count, there[0].Bytes)
+	if len(cut.Exchanges) != there[0].Count || bytes != there[0].Bytes {
+		t.Errorf("%d shifts of %d bytes, want %d of %d", len(cut.Exchanges), bytes, there[0].Count, there[0].Bytes)
 	}
 	gathers := func(in []*graph.Node) []*graph.Node {
 		collective.Between(in[0].Graph(), "ring", ranks, in[3])

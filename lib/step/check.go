@@ -96,8 +96,8 @@ func (p *Plan) checkJoined(replicas int) error {
 	return nil
 }
 
-// reached returns the ranks whose gradients of a unit are reduced into a rank's, or that have other parameters of it, in
-// ascending order.
+// reached returns the ranks whose gradients of a unit are reduced into a rank's, or that have other parameters of it,
+// in ascending order.
 func (p *Plan) reached(unit, rank int) []int {
 	ranks := []int{rank}
 	for _, name := range slices.Backward(append(slices.Clone(p.Units[unit].Reduce), p.Units[unit].Apart)) {

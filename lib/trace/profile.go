@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/shardbook/shardbook/lib/xplane"
@@ -72,11 +73,18 @@ func (t Trace) Launches() []Launch {
 	return all
 }
 
-// Asynchronous returns two answers to how long launches took, both from the start of the first call. Returned is the
-// time until the last call returned, which a clock around the calls shows: it says how fast the host launches, and
-// would be the same for kernels a thousand times as slow. Done is the time until the last work was done. [Timing.Sync]
-// makes a clock show that, and GoMLX's calls do it themselves: they return when the devices have finished.
+// Asynchronous returns two answers to how long launches of kernels took, both from the start of the first call.
+// Returned is the time until the last call returned, which a clock around the calls shows: it says how fast the host
+// launches, and would be the same for kernels a thousand times as slow. Done is the time until the last work was done.
+// [Timing.Sync] makes a clock show that, and GoMLX's calls do it themselves: they return when the devices have
+// finished.
+//
+// Launches that only copy or clear memory do not count: the host waits for a copy to it, such as that of a loss, which
+// begins when all kernels are done, so the call of the copy returns as late as they.
 func Asynchronous(launches []Launch) (returned, done time.Duration) {
+	launches = slices.DeleteFunc(slices.Clone(launches), func(l Launch) bool {
+		return !slices.ContainsFunc(l.Work, isKernel)
+	})
 	if len(launches) == 0 {
 		return 0, 0
 	}
@@ -89,6 +97,11 @@ func Asynchronous(launches []Launch) (returned, done time.Duration) {
 		}
 	}
 	return returned, done
+}
+
+// isKernel reports whether work is neither a copy ("MemcpyD2H") nor a memset, as XLA's profiler names them.
+func isKernel(work Span) bool {
+	return !strings.HasPrefix(work.Name, "Memcpy") && !strings.HasPrefix(work.Name, "Memset")
 }
 
 // flows returns the groups of two or more that have the same flow other than 0, each by start.

@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -15,8 +16,8 @@ import (
 
 var began = time.Unix(1_800_000_000, 0)
 
-// gpu is a profile of a program that copies its input, and multiplies matrices with two launches, of a kernel and of a
-// CUDA graph of two.
+// gpu is a profile of a program that copies its input, multiplies matrices with two launches, of a kernel and of a CUDA
+// graph of two, and copies the result to the host, which waits for it.
 func gpu() *xplane.Profile {
 	const µs = time.Microsecond
 	at := func(line string, host bool, name string, start, end int, flow int64) xplane.Event {
@@ -33,10 +34,13 @@ func gpu() *xplane.Profile {
 	add.Kernel = xplane.Kernel{Grid: [3]int{8, 1, 1}, Block: [3]int{256, 1, 1}}
 	copies := at("Stream #14", false, "MemcpyH2D", 8, 18, 2)
 	copies.Bytes, copies.From, copies.To = 500_000, "pinned", "device"
+	back := at("Stream #15", false, "MemcpyD2H", 162, 165, 5)
+	back.Bytes, back.From, back.To = 4, "device", "pinned"
 	return &xplane.Profile{Devices: []xplane.Device{{Name: "NVIDIA H100 80GB HBM3"}}, Events: []xplane.Event{
-		at("main", true, "Execute", 5, 40, 0), at("main", true, "cuMemcpyHtoDAsync", 6, 7, 2),
+		at("main", true, "Execute", 5, 166, 0), at("main", true, "cuMemcpyHtoDAsync", 6, 7, 2),
 		at("main", true, "cuLaunchKernel", 10, 12, 3), at("main", true, "cuGraphLaunch (CudaGraph:5)", 13, 16, 4),
 		gemm, add, op(at("Stream #13", false, "tanh", 150, 160, 4), "fusion"), copies,
+		at("main", true, "cuMemcpyDtoHAsync", 17, 165, 5), back,
 	}}
 }
 
@@ -50,19 +54,21 @@ func ExampleFromProfile() {
 	}
 	launches := t.Launches()
 	returned, done := trace.Asynchronous(launches)
-	fmt.Println(len(launches), "launches returned after", returned, "and were done after", done)
+	fmt.Println(len(launches), "launches; those of kernels returned after", returned, "and were done after", done)
 	// Output:
-	// time (ms), 0.004 … 0.17: M main, C compute, D device 0 Stream #13, E device 0 Stream #14
-	// host main                   MMMMMMMMMMMMM···············································
-	//                             M·MM························································
+	// time (ms), 0.004 … 0.17: M main, C compute, D device 0 Stream #13, E device 0 Stream #14, V device 0 Stream #15
+	// host main                   MMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMM··
+	//                             M·MMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMMM··
 	// rank 0 compute              CCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCCC
 	// rank 0 device 0 Stream #13  ·····DDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDDD···DDDD····
 	// rank 0 device 0 Stream #14  ·EEEE·······················································
+	// rank 0 device 0 Stream #15  ·························································V··
 	// gemm 1 100µs 0 grid 132×1×1, block 128×1×1, 168 registers, 0 B shared, occupancy 12.5 %
 	// splitk_reduce 1 20µs 0 grid 8×1×1, block 256×1×1, 0 registers, 0 B shared, occupancy 0 %
 	// tanh 1 10µs 0 -
 	// MemcpyH2D 1 10µs 500000 pinned to device
-	// 3 launches returned after 10µs and were done after 154µs
+	// MemcpyD2H 1 3µs 4 device to pinned
+	// 4 launches; those of kernels returned after 6µs and were done after 150µs
 }
 
 // A launch is a call and all that it started, whatever other spans there are.
@@ -110,6 +116,25 @@ func TestLaunches(t *testing.T) {
 	}
 }
 
+// Copies and memsets are no launches of kernels; a CUDA graph with a kernel is one, whatever else is in it.
+func TestAsynchronousKernels(t *testing.T) {
+	launch := func(returned, done time.Duration, works ...string) trace.Launch {
+		l := trace.Launch{Call: trace.Span{Start: returned - 1, End: returned}}
+		for _, name := range works {
+			l.Work = append(l.Work, trace.Span{Name: name, Start: done - 1, End: done})
+		}
+		return l
+	}
+	all := []trace.Launch{launch(5, 8, "MemcpyH2D"), launch(11, 40, "gemm"), launch(12, 50, "Memset", "tanh", "MemcpyD2D"),
+		launch(60, 60, "MemcpyD2H"), launch(61, 62, "Memset")}
+	if returned, done := trace.Asynchronous(all); returned != 2 || done != 40 {
+		t.Errorf("launches of kernels from 10 returned after %d and were done after %d, want 2 and 40", returned, done)
+	}
+	if returned, done := trace.Asynchronous(all[3:]); returned != 0 || done != 0 {
+		t.Errorf("without kernels: %d and %d", returned, done)
+	}
+}
+
 func TestFromProfile(t *testing.T) {
 	p := gpu()
 	got := trace.FromProfile(p, began.Add(-time.Second))
@@ -125,7 +150,7 @@ func TestFromProfile(t *testing.T) {
 		p.Events[i].Device = 3
 	}
 	for _, s := range trace.FromProfile(p, began).Spans {
-		if s.Rank != trace.Host && (s.Rank != 3 || s.Stream != "device 3 Stream #13" && s.Stream != "device 3 Stream #14") {
+		if s.Rank != trace.Host && (s.Rank != 3 || !strings.HasPrefix(s.Stream, "device 3 Stream #1")) {
 			t.Errorf("on device 3: %+v", s)
 		}
 	}

@@ -66,7 +66,8 @@ func Constrain(x *graph.Node, p Placement) *graph.Node {
 // constraints are the placements of Constrain.
 var constraints = numbered[Placement]{prefix: "constrained_"}
 
-// GoMLX has no gradient for calls. That of a constraint is the same constraint, that of a shift the shift back.
+// GoMLX has no gradient for calls. That of a constraint is the same constraint, that of an exchange the exchange
+// backwards.
 func init() {
 	before, had := graph.VJPRegistration[graph.NodeTypeCall]
 	graph.VJPRegistration[graph.NodeTypeCall] = func(node *graph.Node, v []*graph.Node,
@@ -74,8 +75,8 @@ func init() {
 		if p, ok := constraints.named(calledName(node)); ok {
 			return []*graph.Node{Constrain(v[0], p)}
 		}
-		if s, ok := shifts.named(calledName(node)); ok {
-			return []*graph.Node{Shift{s.Axis, -s.By}.Of(v[0])}
+		if e, ok := exchanges.named(calledName(node)); ok {
+			return e.transposed(node.Inputs(), v[0])
 		}
 		if !had {
 			panic(fmt.Errorf("a call of function %q has no gradient in GoMLX: write its body in the graph",

@@ -28,7 +28,7 @@ type Backend struct {
 	cudaKernels     bool         // packages' CUDA kernels replace XLA's operations
 	share           int          // the plugin's devices that ours share, as many as there are if each has its own
 	target          bool         // programs are compiled for devices that are not here
-	fp8             fp8          // whether devices multiply 8-bit floats
+	capability      [2]int       // the least compute capability of the GPUs; zero on CPUs
 	building        sync.RWMutex // held for reading while a program is compiled
 }
 

@@ -47,10 +47,10 @@ type Collective struct {
 	Concat int                  // for AllToAll: the axis along which the pieces are joined
 	To     []int                // for Permute: the rank that each rank sends to; -1: none
 
-	// Rows is the number of rows of the result, for AllToAllV. Its operands are x, the int32 counts of x's rows for each
-	// rank, and the counts of what is received (see collective.AllToAllV). XLA has no such operation. Where no kernel
-	// can do it, XLA does an all-to-all of parts that are all as long as x; then a result that is too short is NaN, or
-	// integers of 1 bits, and there is no error.
+	// Rows is the number of rows of the result, for AllToAllV. Its operands are x, the int32 counts of x's rows for
+	// each rank, and the counts of what is received (see collective.AllToAllV). XLA has no such operation. Where no
+	// kernel can do it, XLA does an all-to-all of parts that are all as long as x; then a result that is too short is
+	// NaN, or integers of 1 bits, and there is no error.
 	Rows int
 
 	// Bits adds the operands' bits as integers, for AllReduce and ReduceScatter. If all ranks but one have zeros, the

@@ -12,31 +12,31 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// Segments is a graph function with shifts ([Shift]), split into programs: at each shift, and before the first
-// operation that uses what a shift received, so that the program in between can overlap with the transfer. A value that
-// one program computes and a later one uses, or a shift sends, is carried: an output of the one program and an input of
+// Segments is a graph function with exchanges ([Exchange]), split into programs: at each exchange, and before the first
+// operation that uses what one received, so that the program in between can overlap with the transfer. A value that one
+// program computes and a later one uses, or an exchange takes, is carried: an output of the one program and an input of
 // the others. Values that depend on constants and scalars alone are recomputed where they are used.
 type Segments struct {
-	Shifts   []Shifted      // in their order
-	Carried  []shapes.Shape // on a device; programs take and return a scalar as a vector of one
-	Programs []Segment
+	Exchanges []Exchanged    // in their order
+	Carried   []shapes.Shape // on a device; programs take and return a scalar as a vector of one
+	Programs  []Segment
 
 	fn func(in []*graph.Node) []*graph.Node
 	in []shapes.Shape
 }
 
-// Shifted is a shift of a Segments.
-type Shifted struct {
-	Shift
-	Of     Ref          // what is sent: a carried value, or one that an earlier shift received
-	Shape  shapes.Shape // of it, on one device
-	Before int          // number of the program before which the shift can start
+// Exchanged is an exchange of a Segments.
+type Exchanged struct {
+	Exchange
+	Of     []Ref        // its operands: carried values, or what earlier exchanges received
+	Shape  shapes.Shape // of what is received, on one device
+	Before int          // number of the program before which the exchange can start
 }
 
 // Segment lists the inputs and outputs of one program of a Segments, in order.
 type Segment struct{ In, Out []Ref }
 
-// Ref names a tensor: an input or output of the original function, a carried value, or what a shift received.
+// Ref names a tensor: an input or output of the original function, a carried value, or what an exchange received.
 type Ref struct {
 	Kind   RefKind
 	Number int
@@ -88,7 +88,7 @@ func (c *Segments) Program(k int) func(in []*graph.Node) []*graph.Node {
 			}
 		}
 		now := newCutting(in, c.fn(slices.Clone(in)))
-		if !reflect.DeepEqual(now.Shifts, c.Shifts) || !reflect.DeepEqual(now.Programs, c.Programs) ||
+		if !reflect.DeepEqual(now.Exchanges, c.Exchanges) || !reflect.DeepEqual(now.Programs, c.Programs) ||
 			!slices.EqualFunc(now.Carried, c.Carried, shapes.Shape.Equal) {
 			panic(errors.New("a function that is cut builds another graph each time: have it depend on nothing but " +
 				"its arguments and their shapes"))
@@ -108,17 +108,17 @@ func (c *Segments) Program(k int) func(in []*graph.Node) []*graph.Node {
 	}
 }
 
-// Takes reports whether program k or a later one uses a tensor, or a shift that starts before one of these sends it.
+// Takes reports whether program k or a later one uses a tensor, or an exchange that starts before one of these.
 func (c *Segments) Takes(k int, r Ref) bool {
 	takes := func(p Segment) bool { return slices.Contains(p.In, r) }
 	return slices.ContainsFunc(c.Programs[min(k, len(c.Programs)):], takes) ||
-		slices.ContainsFunc(c.Shifts, func(s Shifted) bool { return s.Before >= k && s.Of == r })
+		slices.ContainsFunc(c.Exchanges, func(e Exchanged) bool { return e.Before >= k && slices.Contains(e.Of, r) })
 }
 
 // shapeOf returns the shape of a carried or received tensor.
 func (c *Segments) shapeOf(r Ref) shapes.Shape {
 	if r.Kind == RefReceived {
-		return c.Shifts[r.Number].Shape
+		return c.Exchanges[r.Number].Shape
 	}
 	return c.Carried[r.Number]
 }
@@ -128,19 +128,19 @@ func (c *Segments) shapeOf(r Ref) shapes.Shape {
 // closures refer to outer values by name.
 type cutting struct {
 	*Segments
-	main    *stablehlo.Function
-	values  map[Ref]*stablehlo.Value
-	inputs  map[string]int // number of an input, by its name
-	made    map[string]int // position of the statement that computes a value
-	live    []bool         // by position: an output depends on the statement
-	free    []bool         // it depends on constants and scalars alone
-	program []int          // number of its program
-	shift   map[int]int    // number of a shift, by position
+	main     *stablehlo.Function
+	values   map[Ref]*stablehlo.Value
+	inputs   map[string]int // number of an input, by its name
+	made     map[string]int // position of the statement that computes a value
+	live     []bool         // by position: an output depends on the statement
+	free     []bool         // it depends on constants and scalars alone
+	program  []int          // number of its program
+	exchange map[int]int    // number of an exchange, by position
 }
 
 func newCutting(in, out []*graph.Node) *cutting {
 	c := &cutting{Segments: &Segments{}, main: functionOf(hloValue(valueOf(in[0]))), values: map[Ref]*stablehlo.Value{},
-		inputs: map[string]int{}, made: map[string]int{}, shift: map[int]int{}}
+		inputs: map[string]int{}, made: map[string]int{}, exchange: map[int]int{}}
 	scalar := make([]bool, len(in))
 	for i, x := range in {
 		v := hloValue(valueOf(x))
@@ -161,8 +161,10 @@ func newCutting(in, out []*graph.Node) *cutting {
 		}
 	}
 	for i, s := range c.main.Statements {
-		if n, ok := c.shift[i]; ok {
-			c.Shifts[n].Of = c.send(n, s.Inputs[0])
+		if n, ok := c.exchange[i]; ok {
+			for _, v := range s.Inputs {
+				c.Exchanges[n].Of = append(c.Exchanges[n].Of, c.send(n, v))
+			}
 		} else if c.live[i] && !c.free[i] {
 			for _, v := range c.uses(s) {
 				c.take(c.program[i], v)
@@ -171,7 +173,7 @@ func newCutting(in, out []*graph.Node) *cutting {
 	}
 	for i, v := range results {
 		k := len(c.Programs) - 1
-		if at := c.at(v); at >= 0 && !c.free[at] && !c.isShift(at) {
+		if at := c.at(v); at >= 0 && !c.free[at] && !c.isExchange(at) {
 			k = c.program[at]
 		} else {
 			c.take(k, v)
@@ -185,7 +187,7 @@ func newCutting(in, out []*graph.Node) *cutting {
 func (c *cutting) deal(scalar []bool) {
 	all := c.main.Statements
 	c.free, c.program = make([]bool, len(all)), make([]int, len(all))
-	// the program, whether it has statements, and which shifts are awaited
+	// the program, whether it has statements, and which exchanges are awaited
 	now, begun, there := 0, false, map[int]bool{}
 	next := func() {
 		if begun {
@@ -196,12 +198,18 @@ func (c *cutting) deal(scalar []bool) {
 		if !c.live[i] {
 			continue
 		}
-		if shift, ok := shiftIn(s); ok {
+		if exchange, ok := exchangeIn(s); ok {
 			begun = begun || now == 0 // program 0 has to return what is sent
 			next()
-			c.shift[i] = len(c.Shifts)
-			c.values[Ref{RefReceived, len(c.Shifts)}] = s.Outputs[0]
-			c.Shifts = append(c.Shifts, Shifted{Shift: shift, Shape: shapeOfHLO(s.Outputs[0]), Before: now})
+			for _, v := range s.Inputs {
+				if n, ok := c.exchange[c.at(v)]; ok {
+					there[n] = true
+				}
+			}
+			c.exchange[i] = len(c.Exchanges)
+			c.values[Ref{RefReceived, len(c.Exchanges)}] = s.Outputs[0]
+			c.Exchanges = append(c.Exchanges,
+				Exchanged{Exchange: exchange, Shape: shapeOfHLO(s.Outputs[0]), Before: now})
 			continue
 		}
 		c.free[i] = true
@@ -210,7 +218,7 @@ func (c *cutting) deal(scalar []bool) {
 				c.free[i] = c.free[i] && scalar[n]
 			} else if at := c.at(v); at >= 0 {
 				c.free[i] = c.free[i] && c.free[at]
-				if n, ok := c.shift[at]; ok && !there[n] {
+				if n, ok := c.exchange[at]; ok && !there[n] {
 					there[n] = true
 					next()
 				}
@@ -229,7 +237,7 @@ func (c *cutting) at(v *stablehlo.Value) int {
 	return -1
 }
 
-func (c *cutting) isShift(at int) bool { _, ok := c.shift[at]; return ok }
+func (c *cutting) isExchange(at int) bool { _, ok := c.exchange[at]; return ok }
 
 // take adds a value to a program's inputs, unless the program computes it.
 func (c *cutting) take(k int, v *stablehlo.Value) {
@@ -237,7 +245,7 @@ func (c *cutting) take(k int, v *stablehlo.Value) {
 	at := c.at(v)
 	if i, ok := c.inputs[v.String()]; ok {
 		ref = Ref{RefInput, i}
-	} else if n, ok := c.shift[at]; ok {
+	} else if n, ok := c.exchange[at]; ok {
 		ref = Ref{RefReceived, n}
 	} else if at < 0 || c.free[at] || c.program[at] == k {
 		return
@@ -262,13 +270,13 @@ func (c *cutting) carry(k int, v *stablehlo.Value) Ref {
 	return ref
 }
 
-// send returns what shift n sends.
+// send returns an operand of exchange n.
 func (c *cutting) send(n int, v *stablehlo.Value) Ref {
 	at := c.at(v)
-	if m, ok := c.shift[at]; ok {
+	if m, ok := c.exchange[at]; ok {
 		return Ref{RefReceived, m}
 	}
-	k := c.Shifts[n].Before - 1
+	k := c.Exchanges[n].Before - 1
 	if at >= 0 && !c.free[at] {
 		k = c.program[at]
 	}

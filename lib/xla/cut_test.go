@@ -47,14 +47,16 @@ func TestCut(t *testing.T) {
 	mesh := must.Get(backend.Mesh(xla.Axis("ring", ranks)))(t)
 	square := shapes.Make(dtypes.Float32, n, n)
 	cut := must.Get(xla.NewSegments(mesh, func(in []*graph.Node) []*graph.Node {
-		return cutFunction(in, func(x *graph.Node, by int) *graph.Node { return xla.Shift{Axis: "ring", By: by}.Of(x) })
+		return cutFunction(in, func(x *graph.Node, by int) *graph.Node {
+			return xla.Exchange{Kind: xla.Permute, Axis: "ring", By: by}.Of(x)
+		})
 	}, square, square, shapes.Make(dtypes.Int32)))(t)
 	// The function's third shift is unused and so not in the list; the gradient's is.
-	if got := fmt.Sprint(cut.Shifts[0].Shift, cut.Shifts[1].Shift, cut.Shifts[2].Shift,
-		len(cut.Shifts)); got != "ring+1 ring+1 ring-1 5" {
+	if got := fmt.Sprint(cut.Exchanges[0].Exchange, cut.Exchanges[1].Exchange, cut.Exchanges[2].Exchange,
+		len(cut.Exchanges)); got != "ring+1 ring+1 ring-1 5" {
 		t.Errorf("shifts are %s", got)
 	}
-	if got := cut.Shifts[1].Of; got != (xla.Ref{Kind: xla.RefReceived, Number: 0}) {
+	if got := cut.Exchanges[1].Of[0]; got != (xla.Ref{Kind: xla.RefReceived, Number: 0}) {
 		t.Errorf("the second shift is of %v, and not of what the first has received", got)
 	}
 	xs, w := ramp(ranks*n, n), ramp(n, n)
@@ -80,10 +82,10 @@ func TestCut(t *testing.T) {
 	}
 	next := 0 // shift
 	for k, of := range cut.Programs {
-		for ; next < len(cut.Shifts) && cut.Shifts[next].Before == k; next++ {
-			s := cut.Shifts[next]
+		for ; next < len(cut.Exchanges) && cut.Exchanges[next].Before == k; next++ {
+			s := cut.Exchanges[next]
 			for r := range has {
-				has[(r+s.By+ranks)%ranks][xla.Ref{Kind: xla.RefReceived, Number: next}] = has[r][s.Of]
+				has[(r+s.By+ranks)%ranks][xla.Ref{Kind: xla.RefReceived, Number: next}] = has[r][s.Of[0]]
 			}
 		}
 		p := must.Get(xla.CompilePortable(backend, cut.Program(k)))(t)
@@ -116,13 +118,15 @@ func TestCutRefuses(t *testing.T) {
 	calls := 0
 	changing := func(in []*graph.Node) []*graph.Node {
 		calls++
-		return []*graph.Node{graph.MulScalar(xla.Shift{Axis: "ring", By: calls}.Of(in[0]), 2)}
+		return []*graph.Node{graph.MulScalar(xla.Exchange{Kind: xla.Permute, Axis: "ring", By: calls}.Of(in[0]), 2)}
 	}
 	cut := must.Get(xla.NewSegments(mesh, changing, shape))(t)
 	p := must.Get(xla.CompilePortable(devicetest.One(), cut.Program(1)))(t)
 	fails(p.Call(0, []float32{1, 2}))(t, "a function that changes", "another graph each time")
 	fails(xla.NewSegments(mesh, func(in []*graph.Node) []*graph.Node {
 		return xla.While(in, func(s []*graph.Node) *graph.Node { return graph.Const(s[0].Graph(), false) },
-			func(s []*graph.Node) []*graph.Node { return []*graph.Node{xla.Shift{Axis: "ring", By: 1}.Of(s[0])} })
+			func(s []*graph.Node) []*graph.Node {
+				return []*graph.Node{xla.Exchange{Kind: xla.Permute, Axis: "ring", By: 1}.Of(s[0])}
+			})
 	}, shape))(t, "a shift in a loop", "move it out")
 }

@@ -1,11 +1,22 @@
 package xla
 
 import (
+	"slices"
+
 	"github.com/gomlx/compute"
 	"github.com/gomlx/compute/dtypes"
+	goxla "github.com/gomlx/go-xla/compute/xla"
+	"github.com/gomlx/gomlx/core/graph"
 
 	"github.com/shardbook/shardbook/internal/plugin"
 )
+
+// HasTF32 reports whether float32 matmuls compute in TF32, in graphs of a backend of [Open]: with the option [TF32], on
+// GPUs of compute capability 8.0 or later (Ampere).
+func HasTF32(g *graph.Graph) bool {
+	b, ours := g.Backend().(*Backend)
+	return ours && b.Backend.(*goxla.Backend).DotGeneralUseTF32 && slices.Compare(b.capability[:], []int{8, 0}) >= 0
+}
 
 // DotGeneral is a matmul. On CPUs, XLA takes several times as long for x·wᵀ with a small x as for w·xᵀ
 // (docs/upstream.md, "small matmuls"), so it is written as the latter and transposed. The gradient of a linear layer's

@@ -3,7 +3,7 @@ package xla
 import (
 	"errors"
 	"fmt"
-	"sync"
+	"slices"
 
 	"github.com/gomlx/compute/dtypes"
 	"github.com/gomlx/compute/shapes"
@@ -115,29 +115,10 @@ type verbatim string
 // ToStableHLO returns the text; go-xla calls it.
 func (v verbatim) ToStableHLO() string { return string(v) }
 
-// HasFP8 reports whether the devices multiply 8-bit floats on tensor cores, as GPUs of compute capability 8.9 or later
-// do (Ada, Hopper, Blackwell), in graphs of a backend of [Open]. The first call compiles a small [DotFP8] to find out.
+// HasFP8 reports whether the devices multiply 8-bit floats on tensor cores, in graphs of a backend of [Open]: GPUs of
+// compute capability 8.9 or later do (Ada, Hopper, Blackwell). Where XLA cannot compile a [DotFP8] although they do,
+// compiling the program returns its error.
 func HasFP8(g *graph.Graph) bool {
 	b, ours := g.Backend().(*Backend)
-	if !ours || b.info.Platform != plugin.CUDA {
-		return false
-	}
-	b.fp8.once.Do(func() {
-		exec, err := newExec(b, func(x *graph.Node) *graph.Node {
-			return DotFP8(x, x, dtypes.F8E4M3FN, dtypes.F8E4M3FN, dtypes.Float32)
-		})
-		if err != nil {
-			return
-		}
-		defer exec.Finalize()
-		_, err = exec.Compile(shapes.Make(dtypes.Float32, 1, 16, 16))
-		b.fp8.has = err == nil
-	})
-	return b.fp8.has
-}
-
-// fp8 is whether a backend's devices multiply 8-bit floats, once asked.
-type fp8 struct {
-	once sync.Once
-	has  bool
+	return ours && slices.Compare(b.capability[:], []int{8, 9}) >= 0
 }

@@ -60,21 +60,36 @@ func TestDotFP8OnGPUs(t *testing.T) {
 	}
 }
 
+// TestDotFP8Refused holds that XLA's refusal of such a matmul is the program's error.
+func TestDotFP8Refused(t *testing.T) {
+	const e4m3 = dtypes.F8E4M3FN
+	mesh := must.Get(devicetest.OpenFor(t, "a100", 1).Mesh(xla.Axis("data", 1)))(t)
+	p := must.Get(xla.Compile(mesh, func(x *graph.Node) *graph.Node {
+		return xla.DotFP8(x, x, e4m3, e4m3, dtypes.Float32)
+	}, xla.In(xla.Replicated()).Gives(xla.Replicated())))(t)
+	defer p.Close()
+	err := p.Prepare(tensors.FromShape(shapes.Make(dtypes.Float32, 1, 16, 16)))
+	must.Refuse(t, "8-bit floats on an A100", err, "ALG_DOT")
+}
+
+// has asks of a graph on a backend.
+func has(t *testing.T, b *xla.Backend, ask func(*graph.Graph) bool) (has bool) {
+	t.Helper()
+	operationsOn(t, b, func(in []*graph.Node) *graph.Node {
+		has = ask(in[0].Graph())
+		return in[0]
+	}, shapes.Make(dtypes.Float32, 1))
+	return has
+}
+
 func TestHasFP8(t *testing.T) {
-	has := func(b *xla.Backend) (has bool) {
-		operationsOn(t, b, func(in []*graph.Node) *graph.Node {
-			has = xla.HasFP8(in[0].Graph())
-			return in[0]
-		}, shapes.Make(dtypes.Float32, 1))
-		return has
-	}
 	cpu := must.Get(xla.Open(xla.Devices(1), xla.Plugin("cpu")))(t)
 	defer cpu.Close()
-	if has(cpu) {
+	if has(t, cpu, xla.HasFP8) {
 		t.Error("cpu: true, want false")
 	}
 	for gpu, want := range map[string]bool{"a100": false, "h100": true, "b200": true} {
-		if got := has(devicetest.OpenFor(t, gpu, 1)); got != want {
+		if got := has(t, devicetest.OpenFor(t, gpu, 1), xla.HasFP8); got != want {
 			t.Errorf("%s: %v, want %v", gpu, got, want)
 		}
 	}

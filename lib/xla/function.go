@@ -73,8 +73,8 @@ func (b *builder) NewFunction(name string) (compute.Function, error) {
 	if k, ok := kernels.named(name); ok {
 		f.instead = k.write
 	}
-	if s, ok := shifts.named(name); ok {
-		f.instead = s.write
+	if e, ok := exchanges.named(name); ok {
+		f.instead = e.write
 	}
 	if d, ok := dotsFP8.named(name); ok {
 		f.instead = d.write

@@ -34,7 +34,7 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	client, err := c.clientOptions(ctx, &found)
+	client, driver, err := c.clientOptions(ctx, &found)
 	if err != nil {
 		return nil, err
 	}
@@ -58,14 +58,14 @@ func (c config) open(ctx context.Context) (*Backend, error) {
 	if c.share == 0 || n == 0 {
 		n = share
 	}
-	own := owner{plugin: found, client: clientHandle(inner)}
+	own := owner{plugin: found, client: clientHandle(inner), driver: driver}
 	b := &Backend{Backend: inner, owner: own, ledger: newLedger(n), share: share,
 		kernels:     !c.noKernels && found.Platform == plugin.CPU,
-		cudaKernels: c.cudaKernels && found.Platform == plugin.CUDA,
+		cudaKernels: c.cudaKernels && found.Platform == plugin.CUDA, capability: driver.Capability(),
 		info: Info{Devices: n, Platform: found.Platform, Plugin: found.Path, Source: found.Source,
 			API: api.String()}}
 	err = replaceTable(inner, found.Path, func(table unsafe.Pointer) (unsafe.Pointer, error) {
-		return plugin.CompileThrough(table, own.client), nil
+		return plugin.CompileThrough(table, own.client, c.flags(found.Platform)), nil
 	})
 	if err != nil {
 		return nil, err
@@ -94,42 +94,49 @@ var tameGoXLA = sync.OnceFunc(func() {
 	os.Setenv("GOPJRT_CUDA_CHECKS", "0")
 })
 
-// clientOptions returns the plugin's device options. If there are too few GPUs and no plugin was chosen, it chooses the
-// CPU.
-func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (pjrt.NamedValuesMap, error) {
+// clientOptions returns the plugin's device options, and the driver with the GPUs that will be devices. If there are
+// too few GPUs and no plugin was chosen, it chooses the CPU.
+func (c *config) clientOptions(ctx context.Context, p *plugin.Plugin) (of pjrt.NamedValuesMap, driver plugin.Driver,
+	err error) {
 	n := cmp.Or(c.share, c.devices) // of the plugin's devices; 0: all
 	if p.Platform == plugin.CPU {
-		return pjrt.NamedValuesMap{"cpu_device_count": int64(cmp.Or(n, DefaultDevices))}, nil
+		return pjrt.NamedValuesMap{"cpu_device_count": int64(cmp.Or(n, DefaultDevices))}, driver, nil
 	}
 	if n > plugin.GPUs() && c.plugin == "" {
-		cpu, err := plugin.Ensure(ctx, string(plugin.CPU), c.cacheDir, report)
-		if err != nil {
-			return nil, err
+		if *p, err = plugin.Ensure(ctx, string(plugin.CPU), c.cacheDir, report); err != nil {
+			return nil, driver, err
 		}
-		*p = cpu
 		return c.clientOptions(ctx, p)
 	}
-	driver, err := p.Driver()
-	if err != nil {
-		return nil, err
+	if driver, err = p.Driver(); err != nil {
+		return nil, driver, err
 	}
 	gpus := len(driver.GPUs)
 	if n > gpus {
-		return nil, fmt.Errorf("%w: %d devices asked for, but this machine has %d GPUs: ask for fewer, have ranks share "+
-			"them (xla.Share), or ask for the CPU (%s=cpu)", ErrTooFew, n, gpus, plugin.Env)
+		return nil, driver, fmt.Errorf("%w: %d devices asked for, but this machine has %d GPUs: ask for fewer, have ranks "+
+			"share them (xla.Share), or ask for the CPU (%s=cpu)", ErrTooFew, n, gpus, plugin.Env)
 	}
-	visible := make([]int64, cmp.Or(n, gpus))
+	driver.GPUs = driver.GPUs[:cmp.Or(n, gpus)]
+	visible := make([]int64, len(driver.GPUs))
 	for i := range visible {
 		visible[i] = int64(i)
 	}
 	return pjrt.NamedValuesMap{"visible_devices": visible, "memory_fraction": float32(gpuShare),
-		"preallocate": false}, nil
+		"preallocate": false}, driver, nil
 }
 
 // gpuShare is the most of a GPU's memory that XLA takes for arrays. It takes memory as it needs it (go-xla sets
 // preallocate to false), so that several processes can share a GPU, and keeps it until the backend is closed. The rest
 // is for what XLA does not allocate itself: CUDA's context, code, and NVIDIA's libraries.
 const gpuShare = 0.9
+
+// flags are the flags of XLA's with which the backend's programs are compiled, besides those of the process.
+func (c config) flags(on plugin.Platform) map[string]string {
+	if c.noCUDAGraphs && on == plugin.CUDA {
+		return map[string]string{"xla_gpu_enable_command_buffer": ""} // of all kinds of commands, none
+	}
+	return nil
+}
 
 // report prints the progress of the installation of a plugin.
 func report(_, _ int, what string) { fmt.Fprintln(os.Stderr, "shardbook:", what) }

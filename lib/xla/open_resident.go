@@ -32,7 +32,7 @@ func (c config) open(context.Context) (*Backend, error) {
 	}
 	opened, err := resident.Call[resident.Opened](conn, resident.Open{Devices: c.devices, Share: c.share, GPU: c.gpu,
 		Plugin: c.plugin, CacheDir: c.cacheDir, Options: map[string]bool{"all canaries": c.allCanaries, "afresh": c.afresh,
-			"no kernels": c.noKernels, "CUDA kernels": c.cudaKernels}})
+			"no kernels": c.noKernels, "CUDA kernels": c.cudaKernels, "no CUDA graphs": c.noCUDAGraphs}})
 	if err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (c config) open(context.Context) (*Backend, error) {
 	inner.DotGeneralUseTF32 = c.tf32 && inner.IsCUDA() // go-xla's default is true
 	n := opened.Count
 	b := &Backend{Backend: inner, owner: owner{conn, opened.Client}, ledger: newLedger(n), share: inner.NumDevices(),
-		target:  c.gpu != "",
+		target: c.gpu != "", capability: opened.Capability,
 		kernels: !c.noKernels && inner.IsCPU(), cudaKernels: c.cudaKernels && inner.IsCUDA(),
 		info: Info{Devices: n, Platform: plugin.Platform(opened.Platform), Plugin: opened.Plugin,
 			Source: opened.Source, API: opened.API}}

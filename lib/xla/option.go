@@ -36,19 +36,20 @@ const MaxDevices = 256
 type Option func(*config)
 
 type config struct {
-	devices     int    // 0: default
-	plugin      string // path or platform; "": default
-	cacheDir    string // "": default
-	allCanaries bool
-	afresh      bool
-	tf32        bool
-	noKernels   bool
-	cudaKernels bool
-	giveBack    bool
-	gpu         string                             // to compile for
-	share       int                                // the plugin's devices that ours share; 0: each has its own
-	spoil       func(canary string, got []float64) // for tests
-	wrong       error                              // in an option
+	devices      int    // 0: default
+	plugin       string // path or platform; "": default
+	cacheDir     string // "": default
+	allCanaries  bool
+	afresh       bool
+	tf32         bool
+	noKernels    bool
+	cudaKernels  bool
+	noCUDAGraphs bool
+	giveBack     bool
+	gpu          string                             // to compile for
+	share        int                                // the plugin's devices that ours share; 0: each has its own
+	spoil        func(canary string, got []float64) // for tests
+	wrong        error                              // in an option
 }
 
 // Devices sets the number of devices, from 1 to MaxDevices; on CUDA at most the number of GPUs, unless they [Share].
@@ -113,6 +114,13 @@ func NoKernels() Option {
 // that have a check. It has no effect on CPUs. $SHARDBOOK_KERNELS=cuda does the same.
 func CUDAKernels() Option {
 	return func(c *config) { c.cudaKernels = true }
+}
+
+// NoCUDAGraphs has GPUs launch each kernel by itself. By default XLA makes CUDA graphs (command buffers) of several
+// kernels, which one launch starts sooner; but a profile ([Backend.Profile]) of a graph that was built before the
+// recording does not say which operations its kernels are. It has no effect on CPUs.
+func NoCUDAGraphs() Option {
+	return func(c *config) { c.noCUDAGraphs = true }
 }
 
 // ReturnMemory has XLA on CPUs return large buffers to the operating system as soon as they are free. By default they

@@ -15,6 +15,7 @@ import (
 type owner struct {
 	plugin plugin.Plugin
 	client unsafe.Pointer // PJRT_Client*
+	driver plugin.Driver  // and the GPUs that are devices; zero on CPUs
 }
 
 // forget is called when the backend is closed.

@@ -94,7 +94,7 @@ func (l *lender) open(_ *resident.Session, o resident.Open) (resident.Opened, er
 		options = append(options, Share(o.Share))
 	}
 	for name, option := range map[string]func() Option{"all canaries": AllCanaries, "afresh": CompileAfresh,
-		"no kernels": NoKernels, "CUDA kernels": CUDAKernels} {
+		"no kernels": NoKernels, "CUDA kernels": CUDAKernels, "no CUDA graphs": NoCUDAGraphs} {
 		if o.Options[name] {
 			options = append(options, option())
 		}
@@ -105,7 +105,8 @@ func (l *lender) open(_ *resident.Session, o resident.Open) (resident.Opened, er
 	}
 	info := b.Info()
 	own := &lent{Backend: b, inner: b.Backend.(*goxla.Backend), afresh: o.Options["afresh"], opened: resident.Opened{
-		Count: info.Devices, Platform: string(info.Platform), Plugin: info.Plugin, Source: info.Source, API: info.API}}
+		Count: info.Devices, Platform: string(info.Platform), Plugin: info.Plugin, Source: info.Source, API: info.API,
+		Capability: b.capability}}
 	for _, c := range info.Canaries {
 		own.opened.Canaries = append(own.opened.Canaries, resident.Canary(c))
 	}

@@ -13,9 +13,9 @@ import (
 	"github.com/gomlx/gomlx/core/graph"
 )
 
-// GoMLX has no nodes for placements inside of a graph, kernels, matmuls of 8-bit floats, shifts between ranks, and most
-// collectives. Instead a graph has calls of functions with reserved names, and all-reduces with reduction types beyond
-// GoMLX's. Both have a number, under which the backend and the gradients find what they stand for.
+// GoMLX has no nodes for placements inside of a graph, kernels, matmuls of 8-bit floats, exchanges between ranks, and
+// most collectives. Instead a graph has calls of functions with reserved names, and all-reduces with reduction types
+// beyond GoMLX's. Both have a number, under which the backend and the gradients find what they stand for.
 
 // numbered assigns numbers to values; equal ones have the same number, so the list is short.
 type numbered[T any] struct {

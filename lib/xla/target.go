@@ -44,16 +44,21 @@ func (c config) openFor(ctx context.Context) (*Backend, error) {
 	if err != nil {
 		return nil, fmt.Errorf("plugin %q does not start: %w", devices.Path, err)
 	}
-	b := &Backend{Backend: inner, target: true, share: n, ledger: newLedger(n),
-		owner: owner{plugin: compiler, client: clientHandle(inner)},
-		info:  Info{Devices: n, Platform: plugin.CUDA, Plugin: compiler.Path, Source: compiler.Source}}
+	b := &Backend{Backend: inner, target: true, capability: gpu.Capability, share: n, ledger: newLedger(n),
+		cudaKernels: c.cudaKernels,
+		owner:       owner{plugin: compiler, client: clientHandle(inner)},
+		info:        Info{Devices: n, Platform: plugin.CUDA, Plugin: compiler.Path, Source: compiler.Source}}
 	inner.DotGeneralUseTF32 = c.tf32
 	compiler.FindCUDA()
 	api, err := plugin.Load(compiler)
 	if err == nil {
 		b.info.API = api.String()
 		err = replaceTable(inner, compiler.Path, func(table unsafe.Pointer) (unsafe.Pointer, error) {
-			return plugin.CompileFor(table, b.owner.client, compiler, gpu, n)
+			table, err := plugin.CompileFor(table, b.owner.client, compiler, gpu, n)
+			if err != nil {
+				return nil, err
+			}
+			return plugin.CompileThrough(table, b.owner.client, c.flags(plugin.CUDA)), nil
 		})
 	}
 	if err != nil {

@@ -15,8 +15,8 @@ import (
 )
 
 // check runs the canaries. All of them take a third of a second, which a notebook would pay in every cell. So all run
-// once for a plugin file on a processor with the same XLA flags and number of devices, and after that only those in the
-// type that has been wrong before.
+// once for a plugin file on a processor, and with GPUs of a model and a driver, with the same XLA flags and number of
+// devices, and after that only those in the type that has been wrong before.
 func (b *Backend) check(c config) error {
 	seen := filepath.Join(c.cacheDir, "trusted", b.trustKey())
 	types := canaryTypes
@@ -44,7 +44,12 @@ func (b *Backend) trustKey() string {
 // codeKey is a hash of everything that XLA's machine code for a program depends on.
 func (b *Backend) codeKey() string {
 	i := b.info
-	return digest(i.Plugin, identity(i.Plugin), i.API, string(i.Platform), os.Getenv("XLA_FLAGS"), processor())
+	parts := []string{i.Plugin, identity(i.Plugin), i.API, string(i.Platform), os.Getenv("XLA_FLAGS"), processor(),
+		b.owner.driver.String()}
+	for _, gpu := range b.owner.driver.GPUs {
+		parts = append(parts, gpu.Name)
+	}
+	return digest(parts...)
 }
 
 func digest(parts ...string) string {

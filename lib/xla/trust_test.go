@@ -7,8 +7,10 @@ import (
 	"testing"
 	"time"
 
-	"github.com/shardbook/shardbook/internal/must"
 	"golang.org/x/sys/unix"
+
+	"github.com/shardbook/shardbook/internal/must"
+	"github.com/shardbook/shardbook/internal/plugin"
 )
 
 // TestTrustIsForANumberOfDevices opens devices with an empty cache folder: all canaries run once for each number of
@@ -33,6 +35,24 @@ func TestTrustIsForANumberOfDevices(t *testing.T) {
 	}
 	if len(again) == 0 || len(again) >= len(first) {
 		t.Errorf("2 devices run %q, and once they are trusted %q", first, again)
+	}
+}
+
+// TestTrustIsForGPUs: another driver or another model of GPU has other keys, so that canaries run again.
+func TestTrustIsForGPUs(t *testing.T) {
+	on := func(release, model string) (key, code string) {
+		d := plugin.Driver{Release: release, CUDA: 13000, GPUs: []plugin.GPU{{Name: model}}}
+		b := &Backend{owner: owner{driver: d}}
+		return b.trustKey(), b.codeKey()
+	}
+	key, code := on("580.95.05", "NVIDIA H100 80GB HBM3")
+	for _, other := range [][2]string{{"580.95.06", "NVIDIA H100 80GB HBM3"}, {"580.95.05", "NVIDIA H200"}} {
+		if k, c := on(other[0], other[1]); k == key || c == code {
+			t.Errorf("%q has the keys of another machine", other)
+		}
+	}
+	if k, c := on("580.95.05", "NVIDIA H100 80GB HBM3"); k != key || c != code {
+		t.Error("the same machine has other keys")
 	}
 }
 

@@ -9,8 +9,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // An XSpace has planes (devices, the host) of lines (streams, threads) of events. Names of events and of statistics are
@@ -74,23 +72,15 @@ type reader struct {
 
 type plane struct {
 	name  string
-	parts map[protowire.Number][][]byte // lines 3, kinds of events 4, texts 5, and statistics 6, in any order
-	texts map[uint64]string             // names of statistics, and what they refer to
+	parts parts             // lines 3, kinds of events 4, texts 5, and statistics 6
+	texts map[uint64]string // names of statistics, and what they refer to
 }
 
 func (r *reader) plane(message []byte) plane {
-	p := plane{parts: map[protowire.Number][][]byte{}, texts: map[uint64]string{}}
-	for number, f := range r.fields(message) {
-		if p.parts[number] = append(p.parts[number], f.bytes); number == 2 {
-			p.name = string(f.bytes)
-		}
-	}
-	for key, value := range r.entries(p.parts[5]) {
-		for number, f := range value {
-			if number == 2 {
-				p.texts[key] = string(f.bytes)
-			}
-		}
+	p := plane{parts: r.parts(message), texts: map[uint64]string{}}
+	p.name = string(p.parts.last(2))
+	for key, value := range r.entries(p.parts[5].bytes) {
+		p.texts[key] = string(value.last(2))
 	}
 	return p
 }
@@ -98,7 +88,7 @@ func (r *reader) plane(message []byte) plane {
 // read adds what a plane has to the profile.
 func (r *reader) read(p plane) {
 	var device Device
-	for _, message := range p.parts[6] {
+	for _, message := range p.parts[6].bytes {
 		switch name, s := r.stat(p, message); {
 		case name == "gpu_device_name":
 			device.Name = s.text
@@ -116,54 +106,35 @@ func (r *reader) read(p plane) {
 		return
 	}
 	kinds := map[uint64]Event{} // what events of a kind have in common
-	for key, value := range r.entries(p.parts[4]) {
-		var kind Event
-		for number, f := range value {
-			switch number {
-			case 2:
-				kind.Name = string(f.bytes)
-			case 5:
-				kind.set(r.stat(p, f.bytes))
-			}
+	for key, value := range r.entries(p.parts[4].bytes) {
+		kind := Event{Name: string(value.last(2))}
+		for _, stat := range value[5].bytes {
+			kind.set(r.stat(p, stat))
 		}
 		kinds[key] = kind
 	}
-	for _, message := range p.parts[3] {
+	for _, message := range p.parts[3].bytes {
 		r.line(p, message, kinds, gpu, device.Number)
 	}
 }
 
 // line reads the events of a line.
 func (r *reader) line(p plane, message []byte, kinds map[uint64]Event, gpu bool, device int) {
-	var id uint64
-	var name string
-	var begin int64
-	var events [][]byte
-	for number, f := range r.fields(message) {
-		switch number {
-		case 1:
-			id = f.varint
-		case 2:
-			name = string(f.bytes)
-		case 3:
-			begin = int64(f.varint)
-		case 4:
-			events = append(events, f.bytes)
-		}
-	}
+	line := r.parts(message)
+	name, begin := string(line.last(2)), int64(line[3].varint)
 	if gpu && !strings.HasPrefix(name, streamLine) {
 		return
 	}
 	if gpu {
 		name, _, _ = strings.Cut(name, "(") // then come the kinds of events
 	} else {
-		name = r.thread(id, name)
+		name = r.thread(line[1].varint, name)
 	}
 	const last = 1<<62 - 1<<54 // in 2115: the sum of two, and of an event's times, is in range
 	if begin < 0 || begin > last || r.begin < 0 || r.begin > last {
 		r.fail("a line's time is out of range")
 	}
-	for _, message := range events {
+	for _, message := range line[4].bytes {
 		e := r.event(p, message, kinds, r.begin+begin)
 		if e.Host, e.Line = !gpu, name; gpu {
 			e.Device = device
@@ -189,27 +160,14 @@ func (r *reader) thread(id uint64, name string) string {
 }
 
 func (r *reader) event(p plane, message []byte, kinds map[uint64]Event, begin int64) Event {
-	var kind uint64
-	var offset, took int64 // picoseconds
-	var stats [][]byte
-	for number, f := range r.fields(message) {
-		switch number {
-		case 1:
-			kind = f.varint
-		case 2:
-			offset = int64(f.varint)
-		case 3:
-			took = int64(f.varint)
-		case 4:
-			stats = append(stats, f.bytes)
-		}
-	}
+	event := r.parts(message)
+	offset, took := int64(event[2].varint), int64(event[3].varint) // picoseconds
 	if took < 0 {
 		r.fail("an event ends before it starts")
 	}
-	e := kinds[kind]
+	e := kinds[event[1].varint]
 	e.Start, e.Duration = time.Unix(0, begin+offset/1000), time.Duration(took/1000)
-	for _, stat := range stats { // the event's own override its kind's
+	for _, stat := range event[4].bytes { // the event's own override its kind's
 		e.set(r.stat(p, stat))
 	}
 	return e

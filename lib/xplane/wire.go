@@ -46,20 +46,40 @@ func (w *wire) fields(message []byte) iter.Seq2[protowire.Number, field] {
 	}
 }
 
-// entries yields the keys of a plane's table and the fields of the values.
-func (w *wire) entries(table [][]byte) iter.Seq2[uint64, iter.Seq2[protowire.Number, field]] {
-	return func(yield func(uint64, iter.Seq2[protowire.Number, field]) bool) {
-		for _, entry := range table {
-			var key, value field
-			for number, f := range w.fields(entry) {
-				switch number {
-				case 1:
-					key = f
-				case 2:
-					value = f
-				}
-			}
-			if !yield(key.varint, w.fields(value.bytes)) {
+// parts are the fields of a message by number: the last integer, and the bytes of all strings and messages, in order.
+type parts [8]struct {
+	varint uint64
+	bytes  [][]byte
+}
+
+// parts returns the fields of a message, but for those with larger numbers, which nothing needs.
+func (w *wire) parts(message []byte) (p parts) {
+	for number, f := range w.fields(message) {
+		switch {
+		case int(number) >= len(p):
+		case f.bytes == nil:
+			p[number].varint = f.varint
+		default:
+			p[number].bytes = append(p[number].bytes, f.bytes)
+		}
+	}
+	return p
+}
+
+// last returns a field that should be there once.
+func (p *parts) last(number int) []byte {
+	if all := p[number].bytes; len(all) > 0 {
+		return all[len(all)-1]
+	}
+	return nil
+}
+
+// entries yields the keys and the values of a plane's table.
+func (w *wire) entries(table [][]byte) iter.Seq2[uint64, parts] {
+	return func(yield func(uint64, parts) bool) {
+		for _, message := range table {
+			entry := w.parts(message)
+			if !yield(entry[1].varint, w.parts(entry.last(2))) {
 				return
 			}
 		}

@@ -3,6 +3,7 @@ package collective_test
 import (
 	"encoding/binary"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"github.com/gomlx/compute/dtypes"
@@ -146,6 +147,74 @@ func (p plan) check(t *testing.T, random *rand.Rand, ranks, run int) {
 			if got != want[i] {
 				t.Fatalf("%+v, %d devices, blocks of %d: element %d of device %d is %g, want %g", p, ranks, run, i, r,
 					got, want[i])
+			}
+		}
+	}
+}
+
+// TestUneven compares random all-to-all-vs, on arrays between pages that must not be touched, with a loop over rows.
+func TestUneven(t *testing.T) {
+	random := rand.New(rand.NewPCG(4, 4))
+	for range 60 {
+		ranks, each, width := 1+random.IntN(5), 1+random.IntN(3), 1+random.IntN(70)
+		if random.IntN(8) == 0 {
+			width *= 300 // several parts of each result
+		}
+		m, rows, received := 1+random.IntN(20), 1, make([]int, ranks)
+		sent := make([][]int, ranks) // by sender and group
+		for s := range sent {
+			sent[s] = make([]int, ranks*each)
+			for range random.IntN(m + 1) {
+				to := random.IntN(ranks * each)
+				sent[s][to]++
+				received[to/each]++
+				rows = max(rows, received[to/each])
+			}
+		}
+		rows += random.IntN(3)
+		array := func(of dtypes.DType, dims ...int) testkernel.Array {
+			a, free, err := testkernel.Guarded(random.IntN(2) == 0, of, dims...)
+			must.Do(t, err)
+			t.Cleanup(free)
+			return a
+		}
+		numbers := []int{9, 0, 1, 1, 0, 0, 0, 0, 0, 0, 10, 1, ranks}
+		for device := range ranks {
+			numbers = append(numbers, device)
+		}
+		list := array(dtypes.Int64, len(numbers))
+		for i, n := range numbers {
+			binary.NativeEndian.PutUint64(list.Data[8*i:], uint64(n))
+		}
+		in, counts := make([]testkernel.Array, ranks), make([]testkernel.Array, ranks)
+		out, want := make([]testkernel.Array, ranks), make([][]float32, ranks)
+		for s := range ranks {
+			in[s], counts[s], out[s] = array(dtypes.BFloat16, m, width), array(dtypes.Int32, ranks*each),
+				array(dtypes.BFloat16, rows, width)
+			values := make([]float32, m*width)
+			for i := range values {
+				values[i] = float32(random.IntN(200) - 100)
+			}
+			in[s].Set(values)
+			out[s].Set(slices.Repeat([]float32{7}, rows*width))
+			at := 0
+			for i, n := range sent[s] {
+				binary.NativeEndian.PutUint32(counts[s].Data[4*i:], uint32(n))
+				want[i/each] = append(want[i/each], values[at:at+n*width]...)
+				at += n * width
+			}
+		}
+		_, kernel := collective.Kernel(5)
+		for _, r := range random.Perm(ranks) {
+			wrong := testkernel.CallOn(10+r, kernel, []testkernel.Array{in[r], counts[r], list}, out[r:r+1])
+			if wrong != "" {
+				t.Fatal(wrong)
+			}
+		}
+		for r := range ranks {
+			want[r] = append(want[r], make([]float32, rows*width-len(want[r]))...)
+			if !slices.Equal(out[r].Values(), want[r]) {
+				t.Fatalf("%d ranks, rows of %d, counts %v: rank %d received other rows", ranks, width, sent, r)
 			}
 		}
 	}

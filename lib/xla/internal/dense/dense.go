@@ -1,5 +1,6 @@
-// Package dense has matmuls and sums of columns for XLA's CPU devices, in C. matmul.c reads and checks calls; tile.h
-// has the loops. They are compiled for several instruction sets, and the best one is chosen at run time.
+// Package dense has matmuls and sums of columns for XLA's CPU devices, in C. matmul.c reads and checks calls;
+// internal/vector and columns.h have the loops. They are compiled for several instruction sets, and the best one is
+// chosen at run time.
 package dense
 
 import "unsafe"

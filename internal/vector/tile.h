@@ -1,8 +1,9 @@
-// The loops of matmuls over tiles, in vectors of LANES floats. matmul.c includes this file once for each instruction set
-// and defines NAME(x), for the functions' names, and the number of ROWS of a tile. A tile of C has two vectors of
-// columns; its sums stay in registers while it goes through a block of A and B.
+// The loops of matmuls over tiles, in vectors of LANES floats. A C file includes matmul.h, and then this file once for
+// each instruction set, with NAME(x), for the functions' names, and the number of ROWS of a tile: plain_##x and 6,
+// avx2_##x and 6, avx512_##x and 12. A tile of C has two vectors of columns; its sums stay in registers while it goes
+// through a block of A and B.
 
-#include "../../../../internal/vector/vector.h"
+#include "vector.h"
 
 #define COLUMNS (2 * LANES)
 
@@ -142,28 +143,6 @@ static void NAME(matmul)(void *of, int64_t part, void *scratch) {
 		}
 		for (int64_t i = top; !direct && i < bottom; i++) store(&w->c, i * w->n + j, columns, c + (i - top) * BLOCK_N);
 	}
-}
-
-// column_sums sums a stripe of columns, each SUMMED rows by themselves, so that rounding errors do not grow with the rows.
-static void NAME(column_sums)(void *of, int64_t part, void *scratch) {
-	enum { SUMMED = 64 };
-	const column_sums *w = of;
-	(void)scratch;
-	int64_t j = part * STRIPE, columns = w->columns - j < STRIPE ? w->columns - j : STRIPE;
-	float total[STRIPE] = {};
-	for (int64_t i = 0; i < w->rows; i += SUMMED) {
-		float sum[STRIPE] = {};
-		int64_t end = i + SUMMED < w->rows ? i + SUMMED : w->rows;
-		for (int64_t r = i; r < end; r++) {
-			const float *x = w->x + r * w->columns + j;
-			if (columns == STRIPE)
-				for (int64_t q = 0; q < STRIPE; q++) sum[q] += x[q];
-			else
-				for (int64_t q = 0; q < columns; q++) sum[q] += x[q];
-		}
-		for (int64_t q = 0; q < STRIPE; q++) total[q] += sum[q];
-	}
-	memcpy(w->sums + j, total, sizeof *total * columns);
 }
 
 #undef COLUMNS
