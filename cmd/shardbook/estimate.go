@@ -28,7 +28,8 @@ func estimateCommand() *cobra.Command {
 	units := "GB"
 	r := &estimateRequest{precision: "bf16", optimizer: "adamw", bucket: "25MB", overhead: "0", engine: "planned",
 		sizes: gpt.Config{Experts: job.Experts()}, setup: memest.Setup{Batch: 1, Microbatches: 1, Recompute: "none",
-			Parallelism: memest.Parallelism{Data: 1, Tensor: 1, Context: 1, Expert: 1, Pipeline: 1, Schedule: memest.OneFOneB, Chunks: 1}}}
+			Parallelism: memest.Parallelism{Data: 1, Tensor: 1, Context: 1, Expert: 1, Pipeline: 1,
+				Schedule: memest.OneFOneB, Chunks: 1}}}
 	cmd := &cobra.Command{
 		Use:   "estimate",
 		Short: "Estimate the memory of a training run, with no device",

@@ -42,7 +42,7 @@ func checkExperts(t *testing.T, r trainResult, blocks ...string) {
 // A run with experts learns the same in each layout, which may change, and reports the experts' loads.
 func TestTrainExperts(t *testing.T) {
 	folder := filepath.Join(t.TempDir(), "run")
-	want := trainedOnce(t, append(slices.Clone(mixture), "--steps", "6", "--sample", "3", "--temperature", "0")...)
+	want := trainedOnce(t, append(slices.Clone(mixture), "--steps", "7", "--sample", "3", "--temperature", "0")...)
 	checkExperts(t, want, "h0", "h1")
 	resume := []string{"train", "--resume", "--checkpoint", folder, "--experts", "4", "--experts-per-token", "2",
 		"--balance", "0.01", "--router", "softmax"}
@@ -50,6 +50,7 @@ func TestTrainExperts(t *testing.T) {
 		{"--data 2 --tensor 2 --expert-parallel 2", "expert,tensor"},
 		{"--data 4 --tensor 0 --expert-parallel 2 --zero 1", "expert"},
 		{"--data 4 --zero 0 --expert-parallel 2 --replicas 1 --pipe 2", "expert"},
+		{"--data 4 --pipe 0 --replicas 0 --expert-parallel 2", "expert"},
 		{"--pipe 0 --replicas 0 --data 2 --zero 3 --sync ranks --expert-parallel 1", ""},
 		{"--zero 0 --data 1 --tensor 2 --sync spmd", ""},
 	} {
@@ -63,7 +64,7 @@ func TestTrainExperts(t *testing.T) {
 			t.Errorf("%s sends %v", way.flags, r.SentByAxis)
 		}
 	}
-	last := append(resume, "--steps", "6", "--data", "1", "--tensor", "0")
+	last := append(resume, "--steps", "7", "--data", "1", "--tensor", "0")
 	same := func(a, b expertLoad) bool { return slices.Equal(a.Tokens, b.Tokens) }
 	if r := trained(t, append(last, "--sample", "3", "--temperature", "0")...); r.Text != want.Text ||
 		!slices.EqualFunc(r.Experts, want.Experts, same) {

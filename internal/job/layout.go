@@ -66,9 +66,8 @@ func (j *Job) layout() (l parallel.Layout, err error) {
 	p := &j.Parallel
 	l = parallel.Layout{Tensor: p.Tensor, TensorSequence: p.TensorSequence, Partition: p.TensorPartition,
 		Expert: p.Expert, ZeRO: p.Zero, Prefetch: p.Prefetch, Shards: p.Shards,
-		Offload: offload.Host{Update: p.Offload}, RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages,
-		BucketBytes: int64(p.BucketBytes),
-		Every:       p.Every}
+		Offload: offload.Host{Update: p.Offload}, RingRanks: p.SeqRanks, Microbatches: p.Accumulate,
+		Recompute: p.RecomputeStages, BucketBytes: int64(p.BucketBytes), Every: p.Every}
 	switch {
 	case p.Shards > 0 && !p.meshed() && p.Data%p.Shards != 0:
 		return l, fmt.Errorf("--shards=%d: want a divisor of --data=%d, or 0 for all devices", p.Shards, p.Data)

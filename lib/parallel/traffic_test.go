@@ -60,6 +60,7 @@ func TestTraffic(t *testing.T) {
 			{Data: 2, ZeRO: 3},
 			{Data: 4, Expert: 2, ZeRO: 3, Recompute: true},
 			{Replicas: 2, Data: 4, Expert: 2},
+			{Replicas: 4, Expert: 2, ZeRO: 1},
 			{Data: 4, Expert: 2, Pipe: 2, Schedule: pipeline.KindZBH1},
 			{Data: 2, Expert: 2, Tensor: 2},
 			{Data: 2, Expert: 2, Tensor: 2, TensorSequence: true, ZeRO: 1},
@@ -81,7 +82,10 @@ func TestTraffic(t *testing.T) {
 				few = 256 // the loads of experts
 			}
 			for name, n := range got {
-				if tokens := strings.Join(l.Experts(), ","); l.Expert > 1 && tokens == name {
+				switch tokens := strings.Join(l.Experts(), ","); {
+				case l.Expert > 1 && tokens == name && l.Data < 2: // between ranks only what the router sends
+					continue
+				case l.Expert > 1 && tokens == name:
 					// Arrays have room for all choices of all devices' tokens.
 					devices := l.Expert * max(1, l.Tensor)
 					n = n * int64(devices-1) / int64(devices*devices)
