@@ -27,8 +27,9 @@ func estimateCommand() *cobra.Command {
 	var file string
 	units := "GB"
 	r := &estimateRequest{precision: "bf16", optimizer: "adamw", bucket: "25MB", overhead: "0", engine: "planned",
-		setup: memest.Setup{Batch: 1, Microbatches: 1, Recompute: "none", Parallelism: memest.Parallelism{Data: 1,
-			Tensor: 1, Context: 1, Expert: 1, Pipeline: 1, Schedule: memest.OneFOneB, Chunks: 1}}}
+		sizes: gpt.Config{Experts: job.Experts()}, setup: memest.Setup{Batch: 1, Microbatches: 1, Recompute: "none",
+			Parallelism: memest.Parallelism{Data: 1, Tensor: 1, Context: 1, Expert: 1, Pipeline: 1,
+				Schedule: memest.OneFOneB, Chunks: 1}}}
 	cmd := &cobra.Command{
 		Use:   "estimate",
 		Short: "Estimate the memory of a training run, with no device",
@@ -134,7 +135,6 @@ type estimateRequest struct {
 	model, config string
 	params        flags.Amount
 	sizes         gpt.Config // also has --flash and --dropout
-	experts       cost.Model // only fields of experts
 
 	precision, optimizer, engine, device string
 	clip                                 float64
@@ -151,10 +151,6 @@ func (r *estimateRequest) addFlags(f *pflag.FlagSet) {
 	add(&r.sizes.Vocab, "vocab", "vocabulary size; shardbook train has 256")
 	add(&r.sizes.Flash, "flash", "FlashAttention: attention block by block, without storing its scores")
 	job.ModelFlags(f, &r.sizes)
-	add(&r.experts.Experts, "experts", "routed experts of each block, in place of its MLP")
-	add(&r.experts.ExpertsPerToken, "experts-per-token", "experts that each token is sent to")
-	add(&r.experts.SharedExperts, "shared-experts", "experts of each block that have all tokens")
-	add(&r.experts.ExpertHidden, "expert-hidden", "hidden width of an expert (default that of the MLP)")
 	flags.Group(f, job.GroupModel)
 	var models []string
 	for _, m := range cost.Presets() {
@@ -191,7 +187,7 @@ func (r *estimateRequest) addFlags(f *pflag.FlagSet) {
 	add(&p.Tensor, "tensor", "tensor-parallel devices")
 	add(&p.Seq, "seq-parallel", "with --tensor, shard activations between layers by token (Megatron)")
 	add(&p.Context, "context", "context-parallel devices, as --seq-parallel of shardbook train")
-	add(&p.Expert, "expert-parallel", "devices of --data that split the experts; it divides both")
+	add(&p.Expert, "expert-parallel", "devices of --data that split the experts; it divides their number")
 	add(&p.ZeRO, "zero", "ZeRO stage: 1 shards optimizer states, 2 also gradients, 3 also parameters")
 	flags.Choices(f, "zero", "0", "1", "2", "3")
 	flags.Pairs(f, "layout", `several layout and pipeline flags in one, as "pipe=2,data=2,tensor=2,zero=1"`,
@@ -209,7 +205,8 @@ func (r *estimateRequest) addFlags(f *pflag.FlagSet) {
 
 // ways are the flags that describe the model: one of the first three, or sizes.
 var ways = [][]string{{"model"}, {"config"}, {"params"}, {"layers", "d", "heads", "kv-heads", "hidden", "vocab",
-	"gated", "tied", "norm", "positions", "no-bias", "experts", "experts-per-token", "shared-experts", "expert-hidden"}}
+	"gated", "tied", "norm", "positions", "no-bias", "experts", "experts-per-token", "expert-hidden", "shared-experts", "dense-layers",
+	"router", "capacity", "balance", "z-loss", "bias-rate", "qk-norm"}}
 
 // needModel are the flags that have no effect if only the number of parameters is known.
 var needModel = []string{"activation", "tensor", "seq-parallel", "context", "expert-parallel", "pipe", "schedule",
@@ -281,16 +278,14 @@ func (r *estimateRequest) sized() (m cost.Model, err error) {
 	}
 	c := r.sizes
 	c.Activation, c.Flash, c.Dropout = "", false, 0 // which the setup has
+	if err = flags.Check(r.flags); err != nil {
+		return m, err
+	}
+	job.CompleteModel(&c)
 	if err = c.Validate(); err != nil {
-		return m, inFlag("layers, --d, --heads, --vocab, --seq", err)
+		return m, inFlag("layers, --d, --heads, --vocab, --seq", job.InFlags(err))
 	}
-	m, e := cost.FromGPT(c), r.experts
-	if e == (cost.Model{}) {
-		return m, nil
-	}
-	m.Experts, m.ExpertsPerToken, m.SharedExperts, m.ExpertHidden = e.Experts, e.ExpertsPerToken, e.SharedExperts,
-		e.ExpertHidden
-	return m, inFlag("experts, --experts-per-token, --shared-experts, --expert-hidden", m.Validate())
+	return cost.FromGPT(c), nil
 }
 
 // maxConfig is the maximum size of a config.json in bytes.

@@ -431,9 +431,11 @@ func TestEstimateExperts(t *testing.T) {
 		t.Errorf("experts take %g FLOPs a token, want %g", got, want)
 	}
 	for args, want := range map[string]string{
-		"--experts 8": "--experts, --experts-per-token, --shared-experts, --expert-hidden: cost: Model.ExpertsPerToken is 0",
+		"--experts 8 --experts-per-token 9":                              "--experts-per-token is 9 of 8 experts",
+		"--experts 8 --dense-layers 3":                                   "--shared-experts is 0 and --dense-layers 3, of 3 layers",
+		"--model GPT-2 --router sigmoid":                                 "both describe the model",
 		"--experts 8 --experts-per-token 2 --expert-parallel 2":          "does not divide the 1 data-parallel devices",
-		"--experts-per-token 2":                                          "ExpertsPerToken is 2 without experts",
+		"--experts-per-token 2":                                          "changes nothing without --experts",
 		"--data 2 --expert-parallel 2":                                   "the model has no experts",
 		"--experts 8 --experts-per-token 2 --engine compiled":            "was not measured",
 		"--experts 8 --experts-per-token 2 --data 3 --expert-parallel 3": "does not divide the model's 8 experts",

@@ -28,6 +28,8 @@ func trainCommand() *cobra.Command {
 
 Layout: --data, --tensor, --seq-parallel and --pipe are numbers of devices, which multiply; --zero shards what
 data-parallel devices hold; --replicas repeats all of it. The losses are those of one device but for rounding.
+--expert-parallel divides experts among --data devices: neighbouring ranks, or, where a rank drives all of them
+(with --replicas, --tensor, --seq-parallel, or --zero alone), the devices of a rank.
 
 --sync says how devices exchange gradients. Ranks with programs of their own: naive (an all-reduce for each
 gradient, after the backward pass), overlap (each as soon as it is there), bucket (overlap, in buckets), ranks

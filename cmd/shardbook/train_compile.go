@@ -23,6 +23,7 @@ type compiledFor struct {
 
 // compile compiles all programs of a step for the GPU of --compile-for, and prints what a device needs.
 func (t *training) compile(ctx context.Context) error {
+	t.run.loads = nil
 	if err := t.run.Train(ctx, t.run.Steps()+1, t.batches.Step, func(metrics) error { return nil }); err != nil {
 		return err
 	}

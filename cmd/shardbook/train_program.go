@@ -82,12 +82,19 @@ func (p program) Memory() (map[string]int64, error) {
 	return kinds, nil
 }
 
-func (p program) Params(context.Context) (params.Named[*tensors.Tensor], error) {
-	values, err := p.Run.Params(0)
+func (p program) Params(_ context.Context, names ...string) (params.Named[*tensors.Tensor], error) {
+	values, err := p.Run.Params(0, names...)
 	if err != nil {
 		return nil, err
 	}
-	return params.Zip(p.recipe.Model.Params(), values)
+	if names == nil {
+		names = p.recipe.Model.Params().Names()
+	}
+	all := params.Named[*tensors.Tensor]{}
+	for i, name := range names {
+		all[name] = values[i]
+	}
+	return all, nil
 }
 
 // collective counts the operations of one kind that a device takes part in, in a step: see xla.Traffic.
@@ -155,7 +162,7 @@ type serverRank struct {
 
 func (r serverRank) Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error) {
 	m, err := r.Worker.Step(ctx, inputs, targets)
-	return metrics{m.Metrics, m.Staleness, r.of.peak()}, err
+	return metrics{Metrics: m.Metrics, Staleness: m.Staleness, Bytes: r.of.peak()}, err
 }
 
 // Memory leaves out optimizer states, which may be on other ranks.

@@ -29,6 +29,7 @@ type ranks struct {
 	around
 	link  group.Link     // the simulated link between them
 	plan  *parallel.Plan // nil with parameter servers
+	loads []string       // the parameters that are loads of experts
 	lag   int            // how many steps a rank may be ahead of another
 	ranks []rank
 	close func()          // frees what all ranks use; may be nil
@@ -43,8 +44,8 @@ type rank interface {
 	// Step trains on the rank's part of a batch. The loss is the mean over its own sequences, or over all.
 	Step(ctx context.Context, inputs, targets *tensors.Tensor) (metrics, error)
 	Steps() int
-	// Params are copies of the rank's parameters, unsharded.
-	Params(ctx context.Context) (params.Named[*tensors.Tensor], error)
+	// Params are copies of the rank's parameters, unsharded: all, or those named.
+	Params(ctx context.Context, names ...string) (params.Named[*tensors.Tensor], error)
 	// Memory is the bytes on a device, by kind.
 	Memory() (map[string]int64, error)
 	Save(ctx context.Context, dir string, meta any, keep int) error
@@ -64,6 +65,7 @@ type metrics struct {
 	train.Metrics
 	Staleness float64 // of gradients, with asynchronous parameter servers
 	Bytes     int64   // on a device while a step runs
+	Experts   expertMetrics
 }
 
 // batchFunc returns the batch of a step, counted from 0. It may be called by several goroutines at once.
@@ -73,7 +75,7 @@ type batchFunc func(step int) (inputs, targets *tensors.Tensor, err error)
 func newRanks(ctx context.Context, backend *xla.Backend, j *job.Job, l parallel.Layout, recipe train.Recipe,
 	batch batchFunc, in around) (*ranks, error) {
 	r := &ranks{backend: backend, recipe: recipe, around: in, link: group.Link{Bandwidth: float64(in.bandwidth)},
-		lag: 1}
+		loads: loadNames(recipe.Model.Params()), lag: 1}
 	r.ctx, r.fail = context.WithCancelCause(in.mpi.Context(ctx))
 	var err error
 	switch p := j.Parallel; {
@@ -165,6 +167,12 @@ func (r *ranks) Train(ctx context.Context, until int, batch batchFunc, done func
 				return err
 			}
 			m, err := one.Step(r.ctx, inputs, targets)
+			if err == nil && r.loads != nil {
+				var all params.Named[*tensors.Tensor]
+				if all, err = one.Params(r.ctx, r.loads...); err == nil {
+					m.Experts, err = measured(all)
+				}
+			}
 			if err != nil {
 				return err
 			}
@@ -197,8 +205,10 @@ func allReports(reports []chan metrics) (all []metrics, more bool) {
 func mean(all []metrics) metrics {
 	m := all[0]
 	var loss, staleness float64
+	m.Experts = expertMetrics{}
 	for _, one := range all {
 		loss, staleness = loss+one.Loss, staleness+one.Staleness
+		m.Experts = m.Experts.with(one.Experts)
 	}
 	n := float64(len(all))
 	m.Loss, m.Staleness = loss/n, staleness/n
@@ -246,11 +256,11 @@ func (r *ranks) Memory() (map[string]int64, error) {
 	return r.mpi.Most(kinds)
 }
 
-// Params are copies of the full parameters. With MPI it is a collective call.
-func (r *ranks) Params() (params.Named[*tensors.Tensor], error) {
+// Params are copies of the full parameters: all, or those named. With MPI it is a collective call.
+func (r *ranks) Params(names ...string) (params.Named[*tensors.Tensor], error) {
 	all := make([]params.Named[*tensors.Tensor], len(r.ranks))
 	if err := r.each(func(i int) (err error) {
-		all[i], err = r.ranks[i].Params(r.ctx)
+		all[i], err = r.ranks[i].Params(r.ctx, names...)
 		return err
 	}); err != nil {
 		return nil, err
@@ -259,7 +269,11 @@ func (r *ranks) Params() (params.Named[*tensors.Tensor], error) {
 	for _, own := range all {
 		maps.Copy(full, own)
 	}
-	return full, r.mpi.Gather(r.recipe.Model.Params().As(r.recipe.Policy().Params), full)
+	tree := r.recipe.Model.Params().As(r.recipe.Policy().Params)
+	if names != nil {
+		tree = slices.DeleteFunc(tree, func(s params.Spec) bool { return !slices.Contains(names, s.Name) })
+	}
+	return full, r.mpi.Gather(tree, full)
 }
 
 func (r *ranks) Close() error {
@@ -332,10 +346,11 @@ func (g *gate) agree(own []metrics) (all []metrics, err error) {
 	if g.mpi == nil {
 		return own, nil
 	}
-	const numbers = 3 // of each rank
+	const numbers = 6 // of each rank
 	mine := [numbers]float64{}
 	if len(own) > 0 {
-		mine[0], mine[1] = own[0].Loss, own[0].Staleness
+		e := own[0].Experts
+		mine = [numbers]float64{own[0].Loss, own[0].Staleness, 0, e.Balance, e.Dropped, e.Blocks}
 	}
 	if g.ctx.Err() != nil {
 		mine[2] = 1
@@ -349,7 +364,7 @@ func (g *gate) agree(own []metrics) (all []metrics, err error) {
 		stop = stop || told[2] > 0
 		if len(own) > 0 {
 			m := own[0]
-			m.Loss, m.Staleness = told[0], told[1]
+			m.Loss, m.Staleness, m.Experts = told[0], told[1], expertMetrics{told[3], told[4], told[5]}
 			all = append(all, m)
 		}
 	}

@@ -18,6 +18,8 @@ import (
 	"github.com/shardbook/shardbook/internal/tensorboard"
 	"github.com/shardbook/shardbook/internal/userfile"
 	"github.com/shardbook/shardbook/lib/chart"
+	"github.com/shardbook/shardbook/lib/cost"
+	"github.com/shardbook/shardbook/lib/expert"
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/step"
@@ -34,7 +36,20 @@ type stepRecord struct {
 	Staleness  float64 `json:"staleness,omitempty"` // mean delay of gradients, in updates
 	Seconds    float64 `json:"seconds"`
 	TokensPerS float64 `json:"tokens_per_s"`
-	Bytes      int64   `json:"bytes"` // on a device while the step runs
+	Bytes      int64   `json:"bytes"`             // on a device while the step runs
+	Balance    float64 `json:"balance,omitempty"` // the largest load of an expert / the mean, in the worst block
+	Dropped    float64 `json:"dropped,omitempty"` // the share of tokens' choices that experts with a capacity drop
+}
+
+// text is the record of a model with these experts, or none, in less than a line.
+func (r stepRecord) text(e expert.Config) string {
+	switch {
+	case e.Capacity > 0:
+		return fmt.Sprintf("loss %.3f, load %.2f, %.0f%% dropped", r.Loss, r.Balance, 100*r.Dropped)
+	case e.Experts > 0:
+		return fmt.Sprintf("loss %.3f, load %.2f, %s tok/s", r.Loss, r.Balance, short(r.TokensPerS))
+	}
+	return fmt.Sprintf("loss %.3f, %s tok/s, %s", r.Loss, short(r.TokensPerS), bytesText(r.Bytes))
 }
 
 // openLog opens a log, a file with a line of JSON for each step, to continue after a step: later lines, of steps whose
@@ -107,6 +122,9 @@ type trainResult struct {
 	Sent           *traffic         `json:"sent,omitempty"`         // by a device in a step, in bytes
 	Collectives    []collective     `json:"collectives,omitempty"`  // of a device in a step
 	SentByAxis     map[string]int64 `json:"sent_by_axis,omitempty"` // of a layout, in the last step, in bytes
+	Experts        []expertLoad     `json:"experts,omitempty"`      // in the last step
+	Balance        float64          `json:"balance,omitempty"`      // of the last step, as in the log
+	Dropped        float64          `json:"dropped,omitempty"`
 	Pipeline       *pipeResult      `json:"pipeline,omitempty"`
 	Trace          *traceResult     `json:"trace,omitempty"`
 	Checkpoint     string           `json:"checkpoint,omitempty"`
@@ -114,8 +132,9 @@ type trainResult struct {
 }
 
 func (t *training) result(text string) (trainResult, error) {
-	r := trainResult{Losses: []float64{}, Params: t.job.Model.Params().Size(), FirstStep: t.began + 1,
-		Sent: t.sent, Trace: t.traced, Checkpoint: t.options.checkpoint, Text: text}
+	r := trainResult{Losses: []float64{}, Params: int(cost.FromGPT(t.job.Model).Params().Total()),
+		FirstStep: t.began + 1, Experts: t.loads, Sent: t.sent, Trace: t.traced,
+		Checkpoint: t.options.checkpoint, Text: text}
 	var speeds []float64
 	for _, record := range t.records {
 		r.Losses = append(r.Losses, record.Loss)
@@ -125,7 +144,8 @@ func (t *training) result(text string) (trainResult, error) {
 			r.Skipped++
 		}
 	}
-	if len(speeds) > 0 {
+	if n := len(speeds); n > 0 {
+		r.Balance, r.Dropped = t.records[n-1].Balance, t.records[n-1].Dropped
 		slices.Sort(speeds)
 		r.TokensPerS = speeds[len(speeds)/2]
 	}
@@ -199,6 +219,12 @@ func (t *training) page(r trainResult, text string) string {
 	}
 	if len(r.SentByAxis) > 0 {
 		row("sent", "in the last step, by axis: %s", axesText(r.SentByAxis))
+	}
+	if r.Experts != nil {
+		row("experts", "tokens for each in the last step, of a block in a line; at most %.2f times the mean", r.Balance)
+		for _, l := range r.Experts {
+			row(l.Block, "%s", loadText(l))
+		}
 	}
 	r.Pipeline.print(out)
 	if tr := r.Trace; tr != nil {
@@ -279,6 +305,12 @@ func (t *training) writeEvent(r stepRecord) error {
 	if r.GradNorm > 0 { // else it is not computed
 		scalars = append(scalars, tensorboard.Scalar{Tag: "train/grad_norm", Value: r.GradNorm})
 	}
+	if e := t.job.Model.Experts; e.Experts > 0 {
+		scalars = append(scalars, tensorboard.Scalar{Tag: "experts/balance", Value: r.Balance})
+		if e.Capacity > 0 {
+			scalars = append(scalars, tensorboard.Scalar{Tag: "experts/dropped", Value: r.Dropped})
+		}
+	}
 	return inFlag("tensorboard", t.events.Write(r.Step, scalars...))
 }
 
@@ -293,7 +325,9 @@ func (t *training) drawLoss() error {
 		loss.X, loss.Y = append(loss.X, float64(r.Step)), append(loss.Y, r.Loss)
 	}
 	c := chart.Line("training loss", "step", "loss (nats)", loss)
-	write, same := func(w io.Writer) error { return writePage(w, "training loss", c) }, isPage
+	write, same := func(w io.Writer) error {
+		return writePage(w, "training loss", append([]*chart.Chart{c}, t.expertCharts()...)...)
+	}, isPage
 	if filepath.Ext(path) == ".svg" {
 		same = func(r io.Reader) bool {
 			start := make([]byte, 4)
@@ -319,8 +353,13 @@ func (t *training) predict(r train.Recipe, l parallel.Layout) error {
 	}
 	out, j := &strings.Builder{}, t.job
 	m := j.Model
-	fmt.Fprintf(out, "model         %d blocks of width %d with %d heads: %s parameters\n", m.Layers, m.Width, m.Heads,
-		grouped(int64(m.Params().Size())))
+	n, active := cost.FromGPT(m).Params(), ""
+	if m.Experts.Experts > 0 {
+		active = fmt.Sprintf(", of which a token passes through %s, with %d of %d experts", grouped(n.Active()),
+			m.Experts.PerToken, m.Experts.Experts)
+	}
+	fmt.Fprintf(out, "model         %d blocks of width %d with %d heads: %s parameters%s\n", m.Layers, m.Width, m.Heads,
+		grouped(n.Total()), active)
 	fmt.Fprintf(out, "layout        %s\n", layoutText(j.Parallel, l))
 	if l.Plan != nil {
 		timeline, err := l.Plan.Simulate(step.Equal())
@@ -373,7 +412,7 @@ func predicted(j *job.Job, r train.Recipe, l parallel.Layout) (memory, traffic s
 		return "unknown with parameter servers", "unknown with parameter servers"
 	}
 	setup := j.Setup(r)
-	if l.Devices() == 1 {
+	if m := setup.Model; l.Devices() == 1 && m.Experts == 0 && m.QKNorm == "" { // which were not measured
 		setup.Method = memest.Compiled
 	}
 	ledger, err := l.Estimate(setup, j.Batch)

@@ -82,7 +82,11 @@ func (t *training) do(cmd *cobra.Command) error {
 	if t.options.compileFor != "" {
 		return t.compile(ctx)
 	}
-	if err := errors.Join(t.loop(ctx), t.drawLoss()); err != nil {
+	err := t.loop(ctx)
+	if err == nil {
+		t.loads, err = t.expertLoads()
+	}
+	if err := errors.Join(err, t.drawLoss()); err != nil {
 		return err
 	}
 	text, err := t.sample(ctx)
@@ -158,7 +162,8 @@ type training struct {
 	began   int // step
 	saved   int // step of the newest checkpoint
 	records []stepRecord
-	lap     time.Time // when the step under way began
+	loads   []expertLoad // at the end
+	lap     time.Time    // when the step under way began
 }
 
 // open prepares training from the checkpoint, or from the beginning if it is nil.
@@ -311,8 +316,7 @@ func (t *training) loop(ctx context.Context) error {
 		if !t.mpi.First() {
 			return nil
 		}
-		bar.show("training", record.Step, t.job.Steps, fmt.Sprintf("loss %.3f, %s tok/s, %s",
-			record.Loss, short(record.TokensPerS), bytesText(record.Bytes)))
+		bar.show("training", record.Step, t.job.Steps, record.text(t.job.Model.Experts))
 		return errors.Join(writeLog(t.log, record), t.writeEvent(record))
 	}
 	for interrupted := false; t.run.Steps() < t.job.Steps && !interrupted; {
@@ -354,9 +358,11 @@ func (t *training) record(m metrics) (stepRecord, error) {
 		m.GradNorm = 0 // JSON has no NaN; the step was skipped, or the next loss is NaN
 	}
 	tokens := float64(t.job.Batch * t.job.Model.Seq)
+	e := m.Experts
 	return stepRecord{Step: step, Loss: m.Loss, GradNorm: m.GradNorm, Scale: m.Scale, Skipped: m.Skipped,
 		Staleness: m.Staleness,
-		Seconds:   seconds, TokensPerS: tokens / seconds, Bytes: m.Bytes}, nil
+		Seconds:   seconds, TokensPerS: tokens / seconds, Bytes: m.Bytes, Balance: e.Balance,
+		Dropped: e.Dropped / max(1, e.Blocks)}, nil
 }
 
 // learned returns an error if the run has skipped all of its steps.

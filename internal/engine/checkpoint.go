@@ -129,7 +129,7 @@ func (r *Rank) written(ctx context.Context) (parts []checkpoint.Part, err error)
 			shards, _ := r.Plans[0].Axis(e.axis)
 			if mine = slices.Contains(shards.Group(e.first), r.own.rank); mine {
 				part.From = r.index(e.axis) * e.flat
-				part.Value, err = r.own.held(i, r.cellNow, r.index)
+				part.Value, err = r.own.held(i, r.contentNow, r.index)
 			}
 		case spread || mine || e.apart != nil:
 			part.Value, err = r.entry(ctx, i)

@@ -24,6 +24,7 @@ import (
 	"github.com/shardbook/shardbook/lib/memest"
 	"github.com/shardbook/shardbook/lib/offload"
 	"github.com/shardbook/shardbook/lib/optim"
+	"github.com/shardbook/shardbook/lib/params"
 	"github.com/shardbook/shardbook/lib/pipeline"
 	"github.com/shardbook/shardbook/lib/recompute"
 	"github.com/shardbook/shardbook/lib/step"
@@ -173,6 +174,13 @@ func TestLayouts(t *testing.T) {
 				got := must.Get(run.Params(ctx))(t)
 				if off := traintest.Apart(t, want, got); !(off <= 64) {
 					t.Errorf("%g units apart", off)
+				}
+				tree := r.Model.Params()
+				names := []string{tree[n%len(tree)].Name, tree[(n+3)%len(tree)].Name, "nothing"}
+				some := must.Get(run.Params(ctx, names...))(t)
+				if len(some) != 2 || traintest.Differ(some, params.Named[*tensors.Tensor]{names[0]: got[names[0]],
+					names[1]: got[names[1]]}) != "" {
+					t.Errorf("of %q there are %v", names, some)
 				}
 				must.Do(t, run.Close())
 				// a checkpoint of this layout, and one of the layout before

@@ -42,7 +42,8 @@ type Rank struct {
 	grads  map[int]*grads            // by unit
 	old    map[int][]*dtensor.Tensor // by version: older parameters, for micro-batches under way
 
-	prepared     []*prepared // by plan
+	columns      map[string]program // of columnsNow
+	prepared     []*prepared        // by plan
 	evaluation   *prepared
 	inputs       shapes.Shape // shapes of the micro-batches that it is prepared for
 	targets      shapes.Shape
@@ -76,7 +77,7 @@ func (p *Programs) Join(ctx context.Context, g group.Group, first int) (*Rank, e
 	}
 	r := &Rank{devices: &devices{p, mesh, first}, own: p.ranks[g.Rank()], world: g, groups: map[string]group.Group{},
 		values: map[step.Value][]*dtensor.Tensor{}, grads: map[int]*grads{},
-		old: map[int][]*dtensor.Tensor{}}
+		old: map[int][]*dtensor.Tensor{}, columns: map[string]program{}}
 	r.arrays = newArrays(r.devices, p.Trace, g.Rank())
 	r.host = &host{own: r.own, arrays: r.arrays, held: map[slot]*tensors.Tensor{}}
 	if p.Hook != nil {
@@ -211,19 +212,34 @@ func (r *Rank) Plan() *step.Plan { return r.original[r.steps%len(r.original)] }
 // Steps returns the number of batches trained on, which is the number of the next one, from 0.
 func (r *Rank) Steps() int { return r.steps }
 
-// Params returns copies of the rank's parameters, unsharded, by name, in the type of the master weights. It is a
-// collective call if ranks have shards.
-func (r *Rank) Params(ctx context.Context) (params.Named[*tensors.Tensor], error) {
+// Params returns copies of the rank's parameters, unsharded, by name, in the type of the master weights: all, or those
+// named. It is a collective call if ranks have shards.
+func (r *Rank) Params(ctx context.Context, names ...string) (params.Named[*tensors.Tensor], error) {
 	if r.failed != nil {
 		return nil, r.failed
 	}
-	all := params.Named[*tensors.Tensor]{}
+	var some []int
 	for i, s := range r.own.full {
-		t, err := r.entry(ctx, i)
+		if slices.Contains(names, s.Name) {
+			some = append(some, i)
+		}
+	}
+	now := r.contentNow
+	if names == nil {
+		some = r.own.all
+	} else {
+		var err error
+		if now, err = r.columnsNow(some); err != nil {
+			return nil, r.fail(err)
+		}
+	}
+	all := params.Named[*tensors.Tensor]{}
+	for _, i := range some {
+		t, err := r.entryOf(ctx, i, now)
 		if err != nil {
 			return nil, r.orFail(err)
 		}
-		all[s.Name] = t
+		all[r.own.full[i].Name] = t
 	}
 	return all, nil
 }

@@ -106,9 +106,9 @@ func (r *Run) Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (fl
 func (r *Run) Steps() int { return r.ranks[0].Steps() }
 
 // Params implements [train.Trainer].
-func (r *Run) Params(ctx context.Context) (params.Named[*tensors.Tensor], error) {
+func (r *Run) Params(ctx context.Context, names ...string) (params.Named[*tensors.Tensor], error) {
 	all, err := ask(ctx, r, func(ctx context.Context, one *Rank) (params.Named[*tensors.Tensor], error) {
-		return one.Params(ctx)
+		return one.Params(ctx, names...)
 	})
 	if err != nil {
 		return nil, err

@@ -3,8 +3,11 @@ package engine
 import (
 	"context"
 	"errors"
+	"fmt"
+	"slices"
 
 	"github.com/gomlx/compute/shapes"
+	"github.com/gomlx/gomlx/core/graph"
 	"github.com/gomlx/gomlx/core/tensors"
 	"github.com/gomlx/gomlx/core/tensors/dtensor"
 
@@ -61,25 +64,31 @@ func (e entry) onRank(full *tensors.Tensor, index func(axis string) int) (*tenso
 	return e.apart.Take(full, index(e.apart.Along[0]))
 }
 
+// content is what is in a cell, or in some of its columns, over all of the rank's devices and on the host. An entry has
+// the columns from offset on.
+type content struct {
+	all             *tensors.Tensor
+	columns, offset int
+}
+
 // held is the inverse of arrayOf for one entry: it returns what the rank has of it, or, if that is sharded, a vector of
 // the rank's shards, one device after another.
-func (o *own) held(i int, now func(cell int) (*tensors.Tensor, error), index func(axis string) int) (*tensors.Tensor,
-	error) {
+func (o *own) held(i int, now func(i int) (content, error), index func(axis string) int) (*tensors.Tensor, error) {
 	e := o.entries[i]
-	c := o.cells[e.cell]
-	all, err := now(e.cell)
+	in, err := now(i)
+	all := in.all
 	switch {
 	case err != nil || e.flat == 0 && e.cut == nil:
 		return all, err
 	case e.flat == 0:
 		return e.cut.Join(all, e.spec.Shape.Dimensions[e.cut.Axis])
 	}
-	from, rows := e.rowsIn(c, index)
+	from, rows := e.rowsIn(o.cells[e.cell], index)
 	own := tensors.FromShape(shapes.Make(all.DType(), ranks(e.cut)*e.perRank*e.flat))
 	return own, moved(own, all, func(move func(to, from, n int)) {
 		for cut := range ranks(e.cut) {
 			for row := range e.perRank {
-				move((cut*e.perRank+row)*e.flat, (cut*rows+index(e.axis)-from+row)*c.columns()+e.offset, e.flat)
+				move((cut*e.perRank+row)*e.flat, (cut*rows+index(e.axis)-from+row)*in.columns+in.offset, e.flat)
 			}
 		}
 	})
@@ -202,8 +211,12 @@ func (r *Rank) replace(values []*tensors.Tensor) error {
 
 // entry returns a full entry of the state. It is a collective call if ranks have shards of it.
 func (r *Rank) entry(ctx context.Context, i int) (*tensors.Tensor, error) {
+	return r.entryOf(ctx, i, r.contentNow)
+}
+
+func (r *Rank) entryOf(ctx context.Context, i int, now func(i int) (content, error)) (*tensors.Tensor, error) {
 	e := r.own.entries[i]
-	held, err := r.own.held(i, r.cellNow, r.index)
+	held, err := r.own.held(i, now, r.index)
 	if g := r.groups[e.axis]; g != nil && err == nil && e.flat > 0 {
 		full := shapes.Make(held.DType(), g.Size()*held.Size())
 		held, err = gatherRows(ctx, g, held, ranks(e.cut), full)
@@ -233,10 +246,77 @@ func gatherRows(ctx context.Context, g group.Group, own *tensors.Tensor, rows in
 	return swapped(all, g.Size(), rows)
 }
 
-// cellNow returns the array of a cell, over all of the rank's devices and on the host.
-func (r *Rank) cellNow(i int) (*tensors.Tensor, error) {
-	if t := r.host.get(slot{kind: cellSlot, number: i}); t != nil {
-		return t.LocalClone()
+// contentNow returns the cell of an entry.
+func (r *Rank) contentNow(i int) (in content, err error) {
+	e := r.own.entries[i]
+	c := r.own.cells[e.cell]
+	if e.flat > 0 {
+		in.columns, in.offset = c.columns(), e.offset
 	}
-	return merged(r.cells[i])
+	if t := r.host.get(slot{kind: cellSlot, number: e.cell}); t != nil {
+		in.all, err = t.LocalClone()
+	} else {
+		in.all, err = merged(r.cells[e.cell])
+	}
+	return in, err
+}
+
+// columnsNow returns a function that is contentNow for entries, without the other columns of their cells: a program
+// copies these columns on the devices.
+func (r *Rank) columnsNow(entries []int) (func(i int) (content, error), error) {
+	var cells, of []int
+	var l layout
+	key := "columns"
+	for _, i := range entries {
+		e := r.own.entries[i]
+		if c := r.own.cells[e.cell]; e.flat > 0 && !c.host {
+			if !slices.Contains(cells, e.cell) {
+				cells, l.in = append(cells, e.cell), append(l.in, c.on)
+			}
+			of, l.out = append(of, i), append(l.out, c.on)
+			key += fmt.Sprint(" ", slices.Index(cells, e.cell), c.shape, e.offset, e.flat)
+		}
+	}
+	if len(of) == 0 {
+		return r.contentNow, nil
+	}
+	program := r.columns[key]
+	if program == nil {
+		var err error
+		if program, err = r.compile(key, func(in []*graph.Node) (out []*graph.Node) {
+			for _, i := range of {
+				e := r.own.entries[i]
+				x := in[slices.Index(cells, e.cell)]
+				axes := make([]graph.SliceAxisSpec, x.Rank())
+				for axis := range axes {
+					axes[axis] = graph.AxisRange()
+				}
+				axes[len(axes)-1] = graph.AxisRange(e.offset, e.offset+e.flat)
+				out = append(out, graph.Slice(x, axes...))
+			}
+			return out
+		}, l); err != nil {
+			return nil, err
+		}
+		r.columns[key] = program
+	}
+	var args []any
+	for _, c := range cells {
+		args = append(args, r.cells[c])
+	}
+	out, err := program.Call(args...)
+	if err != nil {
+		return nil, err
+	}
+	found := map[int]content{}
+	for k, i := range of {
+		all, failed := merged(out[k])
+		found[i], err = content{all, r.own.entries[i].flat, 0}, errors.Join(err, failed, out[k].FinalizeAll())
+	}
+	return func(i int) (content, error) {
+		if in, ok := found[i]; ok {
+			return in, nil
+		}
+		return r.contentNow(i)
+	}, err
 }

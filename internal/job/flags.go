@@ -64,6 +64,7 @@ func ModelFlags(f *pflag.FlagSet, m *gpt.Config) {
 	add(&m.Tied, "tied", "tie the output head to the token embedding")
 	add(&m.NoBias, "no-bias", "no biases in the blocks")
 	add(&m.Dropout, "dropout", "dropout rate")
+	expertFlags(f, m)
 	flags.Choices(f, "activation", gpt.Usual, gpt.ReLU)
 	flags.Choices(f, "norm", gpt.LayerNorm, gpt.RMSNorm)
 	flags.Choices(f, "positions", gpt.Learned, gpt.Rotary)
@@ -153,6 +154,7 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	add(&p.TensorOverlap, "tensor-overlap", "with --tensor-sequence, send in chunks while matmuls run")
 	add(&p.TensorPartition, "tensor-partition",
 		"with --tensor, shard saved block inputs, and recompute the rest (ZeRO-R)")
+	add(&p.Expert, "expert-parallel", "--data devices among which the experts are divided: see above")
 	add(&p.SeqParallel, "seq-parallel", "sequence-parallel (context-parallel) devices")
 	flags.Choice(f, &p.SeqMethod, "seq-method", parallel.SeqMethods(),
 		fmt.Sprintf("attention over shards: %s (default ring)", strings.Join(parallel.SeqMethods(), "|")))
@@ -162,10 +164,12 @@ func (p *Parallel) flags(f *pflag.FlagSet) {
 	flags.Choice(f, &p.Placement, "placement", sequence.Placements(),
 		fmt.Sprintf("which tokens a device has: %s (default zigzag)", flags.List(sequence.Placements(), "|")))
 	flags.Least(f, "1", "data", "accumulate", "every")
-	flags.Least(f, "0", "servers", "replicas", "zero", "prefetch", "shards", "tensor", "seq-parallel", "seq-ulysses")
+	flags.Least(f, "0", "servers", "replicas", "zero", "prefetch", "shards", "tensor", "seq-parallel", "seq-ulysses",
+		"expert-parallel")
 	flags.Needs(f, "zero", "prefetch", "shards")
 	flags.Needs(f, "tensor", "tensor-sequence", "tensor-partition")
 	flags.Needs(f, "tensor-sequence", "tensor-overlap")
+	flags.Needs(f, "experts", "expert-parallel")
 	flags.Needs(f, "seq-parallel", "seq-method", "seq-ulysses", "seq-ranks", "placement")
 	flags.Choices(f, "compress-gradients", "bf16", "fp8", "topk:0.01", "powersgd:4")
 	flags.Choices(f, "zero", "0", "1", "2", "3")

@@ -52,21 +52,21 @@ const (
 // New returns the job of a command without flags: a model that is small enough to watch it learn.
 func New() *Job {
 	return &Job{Model: gpt.Config{Layers: 4, Width: 128, Heads: 4, Seq: 128, Vocab: 256,
-		Norm: gpt.LayerNorm, Positions: gpt.Learned}, Flash: FlashAuto, Text: "go", Batch: 16, Steps: 100,
-		Precision: "fp32", Optimizer: "adamw", LR: 1e-3, Schedule: "constant", Parallel: OneDevice()}
+		Norm: gpt.LayerNorm, Positions: gpt.Learned, Experts: Experts()}, Flash: FlashAuto,
+		Text: "go", Batch: 16, Steps: 100, Precision: "fp32", Optimizer: "adamw", LR: 1e-3, Schedule: "constant", Parallel: OneDevice()}
 }
 
 // referenceFixes are the flags that a reference run sets itself.
 var referenceFixes = []string{"text", "text-bytes", "seed", "precision", "loss-scale", "optimizer", "lr", rateFlag,
 	"warmup",
 	"clip", "kv-heads", "hidden", "gated", "norm", "positions", "tied", "no-bias", "dropout", "stochastic-rounding",
-	"activation",
+	"activation", "qk-norm", "capacity", "balance", "z-loss", "bias-rate",
 	"compress", "compress-relu"}
 
 // Complete normalizes settings, and sets those of a reference run, with the reference model's size unless flags give
 // another. It is an error if a flag was given that the reference run fixes.
 func (j *Job) Complete(given func(flag string) bool) error {
-	j.normalize()
+	defer j.normalize()
 	if !j.Reference {
 		return nil
 	}
@@ -91,12 +91,15 @@ func (j *Job) Complete(given func(flag string) bool) error {
 		}
 	}
 	j.Text, j.LR = "reference", 3e-4
+	j.Model.Experts.Balance, j.Model.Experts.BiasRate = 0, 0
 	return nil
 }
 
-// normalize replaces aliases by one name, so that checkpoints can be compared. It does not change invalid names.
+// normalize replaces aliases by one name, so that checkpoints can be compared, and sets defaults that depend on other
+// settings. It does not change invalid names.
 func (j *Job) normalize() {
 	j.Parallel.normalize()
+	CompleteModel(&j.Model)
 	if j.Flash == "" { // of a checkpoint that is older than the choice
 		j.Flash = FlashOff
 		if j.Model.Flash {
@@ -267,7 +270,11 @@ func (j *Job) Resumed(given *pflag.FlagSet, c *checkpoint.Checkpoint) (*Job, err
 var names = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--d", "Config.Heads", "--heads",
 	"Config.Seq", "--seq", "Config.KVHeads", "--kv-heads", "Config.Hidden", "--hidden", "Config.Activation",
 	"--activation", "Config.Norm", "--norm", "Config.Positions", "--positions", "Config.Dropout", "--dropout",
-	"Config.Flash", "--flash", "Config.Matmul", "--precision", "Config.Recompute", "--recompute", "Config.CompressReLU",
+	"Config.PerToken",
+	"--experts-per-token", "Config.Router", "--router", "Config.Capacity", "--capacity", "Config.Balance", "--balance",
+	"Config.ZLoss", "--z-loss", "Config.BiasRate", "--bias-rate", "Config.SharedExperts", "--shared-experts",
+	"and DenseLayers", "and --dense-layers", "Config.QKNorm", "--qk-norm", "Config.Experts.Capacity", "--capacity",
+	"Config.Experts.Experts", "--experts", "Config.Experts", "--experts", "Config.Flash", "--flash", "Config.Matmul", "--precision", "Config.Recompute", "--recompute", "Config.CompressReLU",
 	"--compress-relu", "Config.Compress", "--compress", "Recipe.Clip", "--clip", "Recipe.Precision", "--precision",
 	"Options.Sync", "--sync", "Options.Every", "--every", "Options.Servers", "--servers", "Options.Stage", "--zero",
 	"Options.BucketBytes", "--bucket-bytes", "Options.Accumulate", "--accumulate", "Layout.Replicas", "--replicas",
@@ -276,7 +283,8 @@ var names = strings.NewReplacer("Config.Layers", "--layers", "Config.Width", "--
 	"Layout.Sync", "--sync", "Layout.BucketBytes", "--bucket-bytes", "Layout.Ulysses", "--seq-ulysses",
 	"Layout.Microbatches", "--accumulate", "Layout.Hook and Every", "--compress-gradients and --every", "Layout.Hook",
 	"--compress-gradients", "Layout.Every", "--every", "Layout.TensorSequence", "--tensor-sequence", "Layout.Tensor",
-	"--tensor", "the sequence method", "--seq-method", "sequence: Placement", "sequence: --placement",
+	"--tensor", "Layout.Experts", "Layout.Experts", "Layout.Expert", "--expert-parallel", "or put them on the devices of "+
+		"a rank, with Data", "or put them on the devices of a rank, by --replicas with --data", "the sequence method", "--seq-method", "sequence: Placement", "sequence: --placement",
 	"without Ring: choose a mesh axis for Ring", "without a ring: choose --seq-method ring", "updates on the host need",
 	"--offload-optimizer: updates on the host need", "Sync and BucketBytes", "--sync and --bucket-bytes",
 	"BucketBytes ", "--bucket-bytes ", "(Every)", "(--every)", " and Sync ", " and --sync ", " and ZeRO ",

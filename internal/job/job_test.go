@@ -2,12 +2,17 @@ package job
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
 	"github.com/spf13/pflag"
 
 	"github.com/shardbook/shardbook/internal/flags"
+	"github.com/shardbook/shardbook/internal/must"
+	"github.com/shardbook/shardbook/lib/expert"
+	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/parallel"
 	"github.com/shardbook/shardbook/lib/pipeline"
 )
 
@@ -68,6 +73,9 @@ func TestParallelResumed(t *testing.T) {
 		{shared, "--tensor 2 --sync auto", "--data 4 --sync auto --tensor 2"},
 		{shared, "--zero 1", "--data 4 --sync spmd --zero 1"},
 		{shared, "--pipe 2", "--data 4 --sync ranks --pipe 2"},
+		{shared, "--expert-parallel 2", "--data 4 --sync bucket --expert-parallel 2"},
+		{"--data 4 --expert-parallel 2 --tensor 2", "--tensor 2", "--data 4 --expert-parallel 2 --tensor 2 --sync ranks"},
+		{"--data 4 --expert-parallel 2 --tensor 2", "--expert-parallel 1", "--data 4 --sync bucket"},
 		{"", "--zero 2 --offload-optimizer", "--data 1 --sync ranks --zero 2 --offload-optimizer"},
 	} {
 		was, _ := parsed(t, c.was)
@@ -138,6 +146,12 @@ const layouts = `
 --pipe 2 --schedule interleaved --chunks 2 --microbatches 2 | ; interleaved of 2, 2 micro-batches
 --layout pipe=2,data=2,tensor=2,zero=1 | data=2,tensor=2,zero=1; 1f1b of 2, 4 micro-batches
 --layout pipe=2,zero=3,prefetch=1,recompute-stages | zero=3,prefetch=1,recompute-stages; 1f1b of 2, 4 micro-batches
+--experts 8 --expert-parallel 1 |
+--experts 8 --data 4 --expert-parallel 2 | replicas=4,expert-parallel=2,sync=bucket
+--experts 8 --data 4 --expert-parallel 2 --pipe 2 | replicas=4,expert-parallel=2; 1f1b of 2, 4 micro-batches
+--experts 8 --data 4 --expert-parallel 2 --zero 1 | data=4,expert-parallel=2,zero=1
+--experts 8 --data 2 --expert-parallel 2 --tensor 2 | data=2,tensor=2,expert-parallel=2
+--experts 8 --layout replicas=2,data=4,expert-parallel=4 | replicas=2,data=4,expert-parallel=4
 --layout data=4,pipe=3,cut=2:1:1,sync=naive | replicas=4,cut=2:1:1,sync=naive; 1f1b of 3, 4 micro-batches
 `
 
@@ -177,6 +191,76 @@ func TestForProcesses(t *testing.T) {
 		j, set := parsed(t, line)
 		if err := j.Parallel.ForProcesses(2, set.Changed); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v, want %q", line, err, want)
+		}
+	}
+}
+
+// Experts get the defaults of their router and of the model, and the axes of the layout. A reference run has losses of
+// its own.
+func TestExperts(t *testing.T) {
+	full := expert.Config{Experts: 8, PerToken: 2, Hidden: 512, Router: expert.Softmax, Normalize: true, Balance: 0.01}
+	for line, change := range map[string]func(c *expert.Config){
+		"--experts 8": func(*expert.Config) {},
+		"--experts 8 --experts-per-token 2 --balance 0.01": func(*expert.Config) {},
+		"--experts 1":              func(c *expert.Config) { c.Experts, c.PerToken, c.Normalize = 1, 1, false },
+		"--experts 8 --hidden 300": func(c *expert.Config) { c.Hidden = 300 },
+		"--experts 8 --expert-hidden 30 --z-loss 1e-3": func(c *expert.Config) { c.Hidden, c.ZLoss = 30, 1e-3 },
+		"--experts 8 --balance 0 --capacity 1.25":      func(c *expert.Config) { c.Balance, c.Capacity = 0, 1.25 },
+		"--experts 8 --router sigmoid": func(c *expert.Config) {
+			c.Router, c.Balance, c.BiasRate = expert.Sigmoid, 0, 0.001
+		},
+		"--experts 8 --router sigmoid --balance 0.5 --bias-rate 0": func(c *expert.Config) {
+			c.Router, c.Balance = expert.Sigmoid, 0.5
+		},
+		"--experts 8 --reference":                  func(c *expert.Config) { c.Hidden, c.Balance = 1024, 0 },
+		"--experts 8 --reference --router sigmoid": func(c *expert.Config) { c.Hidden, c.Router, c.Balance = 1024, expert.Sigmoid, 0 },
+		"":           func(c *expert.Config) { *c = expert.Config{} },
+		"--tensor 2": func(c *expert.Config) { *c = expert.Config{} },
+	} {
+		want := full
+		change(&want)
+		j, set := New(), pflag.NewFlagSet("", pflag.ContinueOnError)
+		j.Flags(set)
+		must.Do(t, set.Parse(strings.Fields(line)))
+		must.Do(t, j.Complete(set.Changed))
+		before := *j
+		must.Do(t, j.Complete(set.Changed))
+		if j.Model.Experts != want || *j != before {
+			t.Errorf("%q: %+v, want %+v", line, j.Model.Experts, want)
+		}
+		must.Do(t, j.Model.Validate())
+	}
+	for line, want := range map[string][]string{
+		"--experts 8":                                         nil,
+		"--experts 8 --tensor 2":                              {parallel.Tensor},
+		"--experts 8 --data 2 --expert-parallel 2":            {parallel.Expert},
+		"--experts 8 --data 2 --expert-parallel 2 --tensor 2": {parallel.Expert, parallel.Tensor},
+		"--tensor 2":                                          nil,
+	} {
+		j, _ := parsed(t, line)
+		m, _ := j.Parallel.model(j.Model).(gpt.Parallel)
+		if !slices.Equal(m.Experts, want) {
+			t.Errorf("%q: experts along %q, want %q", line, m.Experts, want)
+		}
+	}
+	for line, want := range map[string]string{
+		"--data 2 --expert-parallel 2":                         "--expert-parallel=2 changes nothing without --experts",
+		"--experts 8 --data 4 --expert-parallel 3":             "--expert-parallel=3: want a divisor of --data=4",
+		"--experts 8 --expert-parallel 2":                      "want a divisor of --data=1",
+		"--experts 8 --data 2 --expert-parallel 2 --sync spmd": "--expert-parallel and --sync=spmd",
+		"--router softmax":                                     "--router=softmax changes nothing without --experts",
+		"--experts 8 --data 2 --expert-parallel 2 --every 2":   "--expert-parallel is 2, between ranks",
+	} {
+		j, _ := parsed(t, line)
+		j.Parallel.Choose(false)
+		if _, err := j.Layout(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", line, err, want)
+		}
+	}
+	for _, line := range []string{"--balance 0.1", "--capacity 1", "--qk-norm"} {
+		j, set := parsed(t, "--reference --experts 8 "+line)
+		if err := j.Complete(set.Changed); err == nil || !strings.Contains(err.Error(), "--reference") {
+			t.Errorf("%q in a reference run: %v", line, err)
 		}
 	}
 }

@@ -65,13 +65,14 @@ func (j *Job) Layout() (parallel.Layout, error) {
 func (j *Job) layout() (l parallel.Layout, err error) {
 	p := &j.Parallel
 	l = parallel.Layout{Tensor: p.Tensor, TensorSequence: p.TensorSequence, Partition: p.TensorPartition,
-		ZeRO: p.Zero, Prefetch: p.Prefetch, Shards: p.Shards, Offload: offload.Host{Update: p.Offload},
-		RingRanks: p.SeqRanks, Microbatches: p.Accumulate, Recompute: p.RecomputeStages,
-		BucketBytes: int64(p.BucketBytes),
-		Every:       p.Every}
+		Expert: p.Expert, ZeRO: p.Zero, Prefetch: p.Prefetch, Shards: p.Shards,
+		Offload: offload.Host{Update: p.Offload}, RingRanks: p.SeqRanks, Microbatches: p.Accumulate,
+		Recompute: p.RecomputeStages, BucketBytes: int64(p.BucketBytes), Every: p.Every}
 	switch {
 	case p.Shards > 0 && !p.meshed() && p.Data%p.Shards != 0:
 		return l, fmt.Errorf("--shards=%d: want a divisor of --data=%d, or 0 for all devices", p.Shards, p.Data)
+	case p.Expert > 0 && p.Data%p.Expert != 0 && (p.Data > 1 || max(1, p.Replicas)%p.Expert != 0):
+		return l, fmt.Errorf("--expert-parallel=%d: want a divisor of --data=%d", p.Expert, p.Data)
 	case p.meshed():
 		l.Replicas, l.Data = p.Replicas, p.Data
 	case p.OneProgram(): // of devices that shard one copy of the state
@@ -302,10 +303,13 @@ func isText(text string) bool {
 
 // model returns the model for the devices of a rank.
 func (p *Parallel) model(c gpt.Config) train.Model {
-	if !p.Sharing() || p.Sync == Auto { // the compiler shards the model of one device
+	if !p.Sharing() && p.Expert == 0 || p.Sync == Auto { // the compiler shards the model of one device
 		return c
 	}
 	m := gpt.Parallel{Config: c, Sequence: p.sequenceGroup()}
+	if c.Experts.Experts > 0 {
+		m.Experts = parallel.Layout{Expert: p.Expert, Tensor: p.Tensor}.Experts()
+	}
 	if p.Tensor > 0 {
 		m.Tensor = tensor.Group{Axis: parallel.Tensor, Sequence: p.TensorSequence, Overlap: p.TensorOverlap}
 	}

@@ -44,11 +44,12 @@ type Parallel struct {
 	TensorSequence  bool               `json:"tensor_sequence,omitempty"`
 	TensorOverlap   bool               `json:"tensor_overlap,omitempty"`
 	TensorPartition bool               `json:"tensor_partition,omitempty"`
-	SeqParallel     int                `json:"seq_parallel,omitempty"` // sequence-parallel devices; 0 means none
-	SeqMethod       string             `json:"seq_method,omitempty"`   // "" is ring
-	SeqUlysses      int                `json:"seq_ulysses,omitempty"`  // of hybrid; 0 means chosen by heads
-	SeqRanks        bool               `json:"seq_ranks,omitempty"`    // rings are of ranks
-	Placement       sequence.Placement `json:"placement,omitempty"`    // "" is the method's
+	Expert          int                `json:"expert_parallel,omitempty"` // devices with different experts; 0 means none
+	SeqParallel     int                `json:"seq_parallel,omitempty"`    // sequence-parallel devices; 0 means none
+	SeqMethod       string             `json:"seq_method,omitempty"`      // "" is ring
+	SeqUlysses      int                `json:"seq_ulysses,omitempty"`     // of hybrid; 0 means chosen by heads
+	SeqRanks        bool               `json:"seq_ranks,omitempty"`       // rings are of ranks
+	Placement       sequence.Placement `json:"placement,omitempty"`       // "" is the method's
 
 	DeviceMemory flags.Bytes `json:"-"` // limit for the estimated memory; 0 means none
 }
@@ -79,7 +80,7 @@ func (p Parallel) beyond(but ...string) (flag string) {
 func (p *Parallel) normalize() {
 	p.Compress = strings.ToLower(p.Compress)
 	p.Cut = strings.ToLower(strings.ReplaceAll(p.Cut, " ", ""))
-	for _, n := range []*int{&p.Tensor, &p.SeqParallel} {
+	for _, n := range []*int{&p.Tensor, &p.SeqParallel, &p.Expert} {
 		if *n == 1 {
 			*n = 0
 		}
@@ -88,7 +89,8 @@ func (p *Parallel) normalize() {
 
 // resumed returns the parallelism of a resumed run: p, changed by the flags given now. Some changes reset settings that
 // were for the old layout: another --zero preserves only --data and --accumulate; another --sync preserves these,
-// --zero and --prefetch; other pipeline, tensor or sequence parallelism preserves only --data.
+// --zero and --prefetch; other pipeline, tensor,
+// sequence or expert parallelism preserves only --data.
 func (p Parallel) resumed(given *pflag.FlagSet) (Parallel, error) {
 	now, own := p, pflag.NewFlagSet("", pflag.ContinueOnError)
 	now.flags(own)
@@ -96,7 +98,8 @@ func (p Parallel) resumed(given *pflag.FlagSet) (Parallel, error) {
 		return given.Changed(name) && given.Lookup(name).Value.String() != own.Lookup(name).Value.String()
 	}
 	zero, sync, file := changed("zero"), changed("sync"), given.Changed("schedule-file")
-	layout := changed("pipe") || file || changed("tensor") || changed("seq-parallel") || changed("replicas")
+	layout := changed("pipe") || file || changed("tensor") || changed("seq-parallel") || changed("replicas") ||
+		changed("expert-parallel")
 	if changed("schedule") && given.Lookup("schedule").Value.String() != "" {
 		now.ScheduleText = ""
 	}
@@ -145,7 +148,7 @@ func (s Sync) Served() bool { return s == Server || s == Async }
 var (
 	programFlags = []string{"data", "sync", "tensor", "tensor-sequence", "tensor-overlap", "seq-parallel", "seq-method",
 		"seq-ulysses", "placement"}
-	shardedFlags = []string{"data", "sync", "zero", "prefetch", "accumulate"}
+	shardedFlags = []string{"data", "sync", "zero", "prefetch", "accumulate", "expert-parallel"}
 )
 
 // Choose sets Sync if no flag did, except for one device. ranks says that another flag needs a method with ranks.

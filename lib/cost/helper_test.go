@@ -68,7 +68,7 @@ func randomModel(random *rand.Rand) Model {
 	if flip(random) {
 		m.Experts, m.SharedExperts, m.ExpertHidden = 1+random.IntN(6), random.IntN(3), random.IntN(30)
 		m.ExpertsPerToken, m.DenseLayers = 1+random.IntN(m.Experts), random.IntN(m.Layers)
-		m.RouterBias = flip(random)
+		m.RouterBias, m.NoExpertBias = flip(random), m.MLPBias && flip(random)
 	}
 	return m
 }

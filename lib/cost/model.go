@@ -63,6 +63,8 @@ type Model struct {
 	ExpertHidden    int  `json:"expert_hidden,omitempty"`
 	DenseLayers     int  `json:"dense_layers,omitempty"` // blocks before them with an MLP, of width Hidden
 	RouterBias      bool `json:"router_bias,omitempty"`  // the router has one number more for each expert
+	// NoExpertBias leaves out the biases of routed experts, with MLPBias.
+	NoExpertBias bool `json:"no_expert_bias,omitempty"`
 }
 
 // KV returns the number of key and value heads.
@@ -199,6 +201,8 @@ func (m Model) checkExperts() *fieldError {
 	switch {
 	case m.Experts == 0 && m.RouterBias:
 		return &fieldError{"RouterBias", "is true without experts: set Experts, or this to false"}
+	case m.NoExpertBias && (m.Experts == 0 || !m.MLPBias):
+		return &fieldError{"NoExpertBias", "is true without experts or MLPBias: set both, or this to false"}
 	case m.Experts == 0:
 		return nil
 	case m.ExpertsPerToken < 1 || m.ExpertsPerToken > m.Experts:

@@ -9,7 +9,9 @@ import (
 	"testing"
 
 	"github.com/shardbook/shardbook/internal/must"
+	"github.com/shardbook/shardbook/lib/expert"
 	"github.com/shardbook/shardbook/lib/gpt"
+	"github.com/shardbook/shardbook/lib/params"
 )
 
 func TestModelValidate(t *testing.T) {
@@ -61,6 +63,8 @@ func TestModelValidate(t *testing.T) {
 			"ExpertsPerToken is 2 without experts: set Experts, or this to 0"},
 		{func(m *Model) { m.DenseLayers = 1 }, "DenseLayers is 1 without experts: set Experts, or this to 0"},
 		{func(m *Model) { m.RouterBias = true }, "RouterBias is true without experts: set Experts, or this to false"},
+		{func(m *Model) { m.Experts, m.ExpertsPerToken, m.NoExpertBias = 4, 2, true },
+			"NoExpertBias is true without experts or MLPBias: set both, or this to false"},
 		{func(m *Model) { m.Experts, m.ExpertsPerToken, m.DenseLayers = 4, 2, 2 },
 			"DenseLayers is 2 of 2 layers: leave at least one with experts"},
 		{func(m *Model) { m.Experts, m.ExpertsPerToken, m.ExpertHidden = 4, 2, 1<<21 },
@@ -135,10 +139,20 @@ func TestFromGPT(t *testing.T) {
 		if flip(random) {
 			c.Positions = gpt.Rotary
 		}
+		c.QKNorm = flip(random)
+		if flip(random) {
+			n := 1 + random.IntN(5)
+			c.Experts = expert.Config{Experts: n, PerToken: 1 + random.IntN(n), Hidden: 1 + random.IntN(9)}
+			if c.SharedExperts, c.DenseLayers = random.IntN(3), random.IntN(c.Layers); flip(random) {
+				c.Experts.Router, c.Experts.Capacity = expert.Sigmoid, 1
+			}
+		}
 		m := FromGPT(c)
 		must.Do(t, m.Validate())
 		tensors := m.Tensors()
-		tree := c.Params()
+		tree := slices.DeleteFunc(c.Params(), func(s params.Spec) bool { // the loads of experts
+			return strings.HasSuffix(s.Name, ".load") || strings.HasSuffix(s.Name, ".kept")
+		})
 		for _, spec := range tree {
 			name := spec.Name
 			if block, rest, ok := strings.Cut(name, "."); ok && block[0] == 'h' && block != "head" {

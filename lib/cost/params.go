@@ -21,7 +21,7 @@ const (
 // Tensor is a parameter of a model. A parameter that every block has is listed once.
 type Tensor struct {
 	// Name is the name in lib/gpt, but with "h" for every block: "tok", "h.qkv.w", "lnf.g". Matrices end in ".w" and
-	// have dimensions [in, out]; biases end in ".b", scales of normalizations in ".g". Those of all experts of a block
+	// have dimensions [in, out]; biases end in ".b" or ".bias", scales of normalizations in ".g". Those of all experts of a block
 	// are one tensor, whose first dimension is the expert.
 	Name  string
 	Part  Part
@@ -52,8 +52,13 @@ func (m Model) Tensors() []Tensor {
 		l.mlp("h", MLP, m, m.MLPWidth())
 	}
 	if l.count = m.ExpertLayers(); l.count > 0 {
-		l.linear("h.router", Router, m.RouterBias, m.Width, m.Experts)
-		l.mlp("h.experts", Routed, m, m.ExpertWidth(), m.Experts)
+		l.add("h.router.w", Router, m.Width, m.Experts)
+		if m.RouterBias {
+			l.add("h.router.bias", Router, m.Experts)
+		}
+		routed := m
+		routed.MLPBias = m.MLPBias && !m.NoExpertBias
+		l.mlp("h.experts", Routed, routed, m.ExpertWidth(), m.Experts)
 		if m.SharedExperts > 0 { // together they are one MLP
 			l.mlp("h.shared", Shared, m, m.SharedExperts*m.ExpertWidth())
 		}

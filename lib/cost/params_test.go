@@ -60,12 +60,13 @@ func TestParams(t *testing.T) {
 			count(m.SharedExperts > 0 && m.Gated, m.SharedExperts*fe*m.Width) +
 			count(m.SharedExperts > 0 && m.MLPBias, m.SharedExperts*fe+m.Width) +
 			count(m.SharedExperts > 0 && m.MLPBias && m.Gated, m.SharedExperts*fe)
-		experts := (l - dense) * e * mlp(fe)
+		biases := count(m.NoExpertBias, fe+m.Width) + count(m.NoExpertBias && m.Gated, fe)
+		experts := (l - dense) * e * (mlp(fe) - biases)
 		want := Params{Layers: m.Layers, Embeddings: int64(m.Vocab * m.Width),
 			Positions: int64(m.PositionRows * m.Width), Attention: l * attention,
 			MLP: dense*mlp(f) + (l-dense)*(router+shared) + experts, Norms: l * 2 * norm, LastNorm: norm,
 			Head: count(!m.Tied, m.Vocab*m.Width), Experts: experts,
-			Idle: (l - dense) * (e - int64(m.ExpertsPerToken)) * mlp(fe)}
+			Idle: (l - dense) * (e - int64(m.ExpertsPerToken)) * (mlp(fe) - biases)}
 		got := m.Params()
 		if got != want {
 			t.Fatalf("%+v: %+v, want %+v", m, got, want)

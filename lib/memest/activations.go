@@ -120,19 +120,20 @@ func (s Setup) savedMLP(kind cost.Part, up, gate, of, formula string) []activati
 
 // savedExperts lists the activations of a block's experts. K copies of each token are sorted by their experts. No
 // expert drops a token (Gale et al. 2022, "MegaBlocks", §4), and each is taken to have equally many, so that a device
-// has as many copies as its own tokens make, wherever its experts are. Tensor parallelism splits experts like MLPs.
+// has as many copies as its own tokens make, wherever its experts are. Of tensor-parallel devices each routes its part
+// of the tokens.
 func (s Setup) savedExperts() []activation {
 	one := func(op recompute.Op, name, formula string) activation {
 		return activation{op: op, parts: recompute.SetOf(op), only: cost.Routed, name: name, formula: formula}
 	}
 	list := []activation{
-		one(recompute.Up, "router's logits and probabilities", "2*4*b*s*E/(c*r)"),        // in float32
-		one(recompute.Up, "numbers and weights of a token's experts", "2*4*b*s*K/(c*r)"), // in 32 bits
-		one(recompute.Up, "inputs of the experts", "K*b*s*h*p/c"),
+		one(recompute.Up, "router's logits and probabilities", "2*4*b*s*E/(c*t)"),        // in float32
+		one(recompute.Up, "numbers and weights of a token's experts", "2*4*b*s*K/(c*t)"), // in 32 bits
+		one(recompute.Up, "inputs of the experts", "K*b*s*h*p/(c*t)"),
 	}
 	list = append(list, s.savedMLP(cost.Routed, "experts' up projection", "experts' gate projection", "experts: ",
 		"(K+S)*b*s*F*p/(c*t)")...)
-	return append(list, one(recompute.Down, "experts' outputs before their weighted sum", "K*b*s*h*p/(c*r)"))
+	return append(list, one(recompute.Down, "experts' outputs before their weighted sum", "K*b*s*h*p/(c*t)"))
 }
 
 // weights names the input of the matmul with the values, where it is not the softmax's output.

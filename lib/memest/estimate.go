@@ -212,8 +212,8 @@ func (s *stage) buffers() []Item {
 			add(Communication, "keys and values of the neighbour, and their gradients", 2, formula,
 				"Liu et al. 2023, §3")
 		}
-		if l.Expert > 1 && s.dense < len(s.plan) {
-			add(Communication, "tokens being sent to their experts", 1, "K*b*s*h*p/(c*r)", "Lepikhin et al. 2020, §3")
+		if l.Expert*l.Tensor > 1 && s.dense < len(s.plan) {
+			add(Communication, "tokens being sent to their experts", 1, "K*b*s*h*p/(c*t)", "Lepikhin et al. 2020, §3")
 		}
 		if l.Seq {
 			add(Communication, "gathered tokens", 1, "b*s*h*p/c", "Korthikanti et al. 2022, §4.2.2")

@@ -135,14 +135,31 @@ func TestBadSetupsOfExperts(t *testing.T) {
 	good := Setup{Model: cost.Model{Layers: 2, Width: 64, Heads: 8, Vocab: 256, Context: 64, Experts: 6,
 		ExpertsPerToken: 2, ExpertHidden: 20}, Parallelism: Parallelism{Data: 6, Expert: 3}}
 	estimate(t, good)
+	folded := good
+	folded.Model.ExpertHidden, folded.Parallelism.Tensor = 21, 2 // each device has one expert, whole
+	routed := func(s Setup) (n int64) {
+		for _, it := range estimate(t, s).Stages[0].Items {
+			if it.Kind == Parameters && it.Name == string(cost.Routed) {
+				n = it.Bytes
+			}
+		}
+		return n
+	}
+	if got, want := routed(folded), folded.Model.Params().Experts/6*4; got != want {
+		t.Errorf("a device of 6 has experts of %d bytes, want %d", got, want)
+	}
 	for want, change := range map[string]func(*Setup){
 		"Setup.Parallelism.Expert is -1": func(s *Setup) { s.Parallelism.Expert = -1 },
 		"Expert is 3 and the model has no experts": func(s *Setup) {
 			s.Model.Experts, s.Model.ExpertsPerToken, s.Model.ExpertHidden = 0, 0, 0
 		},
-		"Expert is 4, which does not divide the model's 6 experts":   func(s *Setup) { s.Parallelism.Expert = 4 },
-		"Expert is 3, which does not divide the 4 data-parallel dev": func(s *Setup) { s.Parallelism.Data = 4 },
-		"does not divide an expert's hidden width 20":                func(s *Setup) { s.Parallelism.Tensor = 8 },
+		"Expert is 4 and Tensor is 1, whose product does not divide the model's 6": func(s *Setup) { s.Parallelism.Expert = 4 },
+		"Expert is 3, which does not divide the 4 data-parallel dev":               func(s *Setup) { s.Parallelism.Data = 4 },
+		"Expert is 3 and Tensor is 4, whose product":                               func(s *Setup) { s.Parallelism.Tensor = 4 },
+		"which does not divide the shared experts' hidden width 21": func(s *Setup) {
+			s.Parallelism.Tensor, s.Model.SharedExperts, s.Model.ExpertHidden = 2, 1, 21
+		},
+		"does not divide the 3 tokens that the router takes": func(s *Setup) { s.Parallelism.Tensor, s.Seq = 2, 3 },
 		"was not measured": func(s *Setup) { s.Method, s.Parallelism = Compiled, Parallelism{} },
 	} {
 		s := good

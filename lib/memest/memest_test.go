@@ -52,7 +52,7 @@ func randomModel(r *rand.Rand) cost.Model {
 		m.KVRank, m.QueryRank, m.RopeWidth, m.ValueWidth = 1+r.IntN(9), r.IntN(9), r.IntN(m.HeadWidth), r.IntN(20)
 	}
 	if bit() {
-		m.Experts, m.ExpertHidden, m.SharedExperts = 4*(1+r.IntN(3)), 8*(1+r.IntN(9)), r.IntN(3)
+		m.Experts, m.ExpertHidden, m.SharedExperts = 32*(1+r.IntN(3)), 8*(1+r.IntN(9)), r.IntN(3)
 		m.ExpertsPerToken, m.DenseLayers, m.RouterBias = 1+r.IntN(4), r.IntN(m.Layers), bit()
 	}
 	return m

@@ -43,7 +43,7 @@ func (s *stage) mlp(at int) []need {
 	var copies []need
 	if s.kind(at) == cost.Routed {
 		n = need{Temporary, "gradients inside the experts", 2, "4*(K+S)*b*s*F/(c*t)"}
-		copies = []need{{Temporary, "gradients of the experts' outputs", 1, "K*b*s*h*p/c"}}
+		copies = []need{{Temporary, "gradients of the experts' outputs", 1, "K*b*s*h*p/(c*t)"}}
 	}
 	half := s.Precision.Compute.IsHalfPrecision()
 	switch {

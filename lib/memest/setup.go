@@ -48,7 +48,9 @@ type Parallelism struct {
 	Seq     bool `json:"seq,omitempty"`
 	Context int  `json:"context,omitempty"` // context parallelism: devices that split each sequence, also in attention
 	// Expert is the number of data-parallel devices that together have one copy of the routed experts; it divides Data.
-	// Tokens travel to the devices of their experts and back (Lepikhin et al. 2020, §3).
+	// Tokens travel to the devices of their experts and back (Lepikhin et al. 2020, §3). Tensor-parallel devices have
+	// different routed experts too, each whole, and route a part of the tokens each (Liu et al. 2025, "MoE Parallel
+	// Folding").
 	Expert int `json:"expert,omitempty"`
 
 	Pipeline int      `json:"pipeline,omitempty"` // pipeline stages
@@ -124,14 +126,14 @@ func (s Setup) Validate() error {
 	case m.ExpertLayers() < m.Layers && m.MLPWidth()%l.Tensor != 0:
 		return fmt.Errorf("memest: Setup.Parallelism.Tensor is %d, which does not divide the MLP's hidden width %d",
 			l.Tensor, m.MLPWidth())
-	case m.Experts > 0 && m.ExpertWidth()%l.Tensor != 0:
-		return fmt.Errorf("memest: Setup.Parallelism.Tensor is %d, which does not divide an expert's hidden width %d",
-			l.Tensor, m.ExpertWidth())
+	case m.SharedExperts*m.ExpertWidth()%l.Tensor != 0:
+		return fmt.Errorf("memest: Setup.Parallelism.Tensor is %d, which does not divide the shared experts' hidden "+
+			"width %d", l.Tensor, m.SharedExperts*m.ExpertWidth())
 	case l.Expert > 1 && m.Experts == 0:
 		return fmt.Errorf("memest: Setup.Parallelism.Expert is %d and the model has no experts: set it to 1", l.Expert)
-	case m.Experts%l.Expert != 0:
-		return fmt.Errorf("memest: Setup.Parallelism.Expert is %d, which does not divide the model's %d experts",
-			l.Expert, m.Experts)
+	case m.Experts%(l.Expert*l.Tensor) != 0:
+		return fmt.Errorf("memest: Setup.Parallelism.Expert is %d and Tensor is %d, whose product does not divide the "+
+			"model's %d experts", l.Expert, l.Tensor, m.Experts)
 	case l.Data%l.Expert != 0:
 		return fmt.Errorf("memest: Setup.Parallelism.Expert is %d, which does not divide the %d data-parallel devices",
 			l.Expert, l.Data)
@@ -144,6 +146,9 @@ func (s Setup) Validate() error {
 	case l.Seq && s.Seq/l.Context%l.Tensor != 0:
 		return fmt.Errorf("memest: Setup.Parallelism.Seq is set and its %d devices do not divide %d tokens: choose "+
 			"another sequence length", l.Tensor, s.Seq/l.Context)
+	case m.Experts > 0 && s.Seq/l.Context%l.Tensor != 0:
+		return fmt.Errorf("memest: Setup.Parallelism.Tensor is %d, which does not divide the %d tokens that the router "+
+			"takes: choose another sequence length", l.Tensor, s.Seq/l.Context)
 	case l.Pipeline*l.Chunks > m.Layers:
 		return fmt.Errorf("memest: Setup.Parallelism.Pipeline is %d with %d chunks each, which needs %d blocks; the "+
 			"model has %d", l.Pipeline, l.Chunks, l.Pipeline*l.Chunks, m.Layers)

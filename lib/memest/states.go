@@ -42,10 +42,10 @@ var elements = map[string]string{
 	"h.kvdown.w": "h*(L+R)", "h.kvdown.g": "L", "h.kvup.w": "L*a/t*(d-R+V)", latentOut: "a/t*V*h",
 	"h.qnorm.g": "d", "h.knorm.g": "d", allNorm + "h.qnorm.g": "a*d", allNorm + "h.knorm.g": "k*d", "h.sinks": "a/t",
 
-	"h.router.w": "h*E", "h.router.b": "E",
-	"h.experts.gate.w": "E/e*h*F/t", "h.experts.gate.b": "E/e*F/t",
-	"h.experts.up.w": "E/e*h*F/t", "h.experts.up.b": "E/e*F/t",
-	"h.experts.down.w": "E/e*F/t*h", "h.experts.down.b": "E/e*h",
+	"h.router.w": "h*E", "h.router.bias": "E",
+	"h.experts.gate.w": "E/(e*t)*h*F", "h.experts.gate.b": "E/(e*t)*F",
+	"h.experts.up.w": "E/(e*t)*h*F", "h.experts.up.b": "E/(e*t)*F",
+	"h.experts.down.w": "E/(e*t)*F*h", "h.experts.down.b": "E/(e*t)*h",
 	"h.shared.gate.w": "h*S*F/t", "h.shared.gate.b": "S*F/t", "h.shared.up.w": "h*S*F/t", "h.shared.up.b": "S*F/t",
 	"h.shared.down.w": "S*F/t*h", "h.shared.down.b": "h",
 }
@@ -94,16 +94,15 @@ func (s Setup) local(of device) []tensor {
 			dims[1] = (dims[1] + t - 1) / t
 		case "h.qkv.w", "h.qkv.b":
 			dims[len(dims)-1] = (m.Heads/t + 2*kv) * m.HeadDim()
-		case "h.gate.w", "h.gate.b", "h.up.w", "h.up.b", "h.experts.gate.w", "h.experts.gate.b", "h.experts.up.w",
-			"h.experts.up.b", "h.shared.gate.w", "h.shared.gate.b", "h.shared.up.w", "h.shared.up.b", "h.q.w",
-			"h.qup.w", "h.kvup.w", "h.sinks":
+		case "h.gate.w", "h.gate.b", "h.up.w", "h.up.b", "h.shared.gate.w", "h.shared.gate.b", "h.shared.up.w",
+			"h.shared.up.b", "h.q.w", "h.qup.w", "h.kvup.w", "h.sinks":
 			dims[len(dims)-1] /= t
-		case "h.o.w", "h.down.w", "h.experts.down.w", "h.shared.down.w":
+		case "h.o.w", "h.down.w", "h.shared.down.w":
 			dims[len(dims)-2] /= t
 		}
 		switch {
 		case p.Part == cost.Routed:
-			dims[0] /= s.Parallelism.Expert
+			dims[0] /= s.Parallelism.Expert * t
 		case p.Name == "h.o.w":
 			formula = s.heads(formula, elements[latentOut])
 		case m.QKNorm == "all" && (p.Name == "h.qnorm.g" || p.Name == "h.knorm.g"):

@@ -367,11 +367,11 @@ func (l Layout) Estimate(s memest.Setup, rows int) (memest.Ledger, error) {
 	s.Batch, s.Microbatches = micro, l.Microbatches
 	s.Bucket = cmp.Or(s.Bucket, 1) // no buckets: gradients are reduced in place
 	data := l.Replicas * l.Data
-	if l.ZeRO > 0 {
+	if l.ZeRO > 0 && (l.shards() > 1 || l.Shards > 0) {
 		data = l.Data // replicas shard nothing
 	}
 	s.Parallelism = memest.Parallelism{Data: data, Tensor: l.Tensor, Seq: l.TensorSequence, Context: l.Ring * l.Ulysses,
-		Pipeline: l.Pipe, Chunks: l.Chunks, Schedule: memest.Schedule(l.Schedule), ZeRO: l.ZeRO}
+		Expert: l.Expert, Pipeline: l.Pipe, Chunks: l.Chunks, Schedule: memest.Schedule(l.Schedule), ZeRO: l.ZeRO}
 	return memest.Estimate(s)
 }
 

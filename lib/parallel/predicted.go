@@ -26,6 +26,10 @@ import (
 // arguments and errors are those of [Layout.Estimate]. Reductions of losses and norms are not counted. Parameters,
 // gradients and messages are counted by the layout's plan ([step.Plan.Traffic]), communication within blocks block by
 // block.
+//
+// Of a mixture of experts it counts the tokens that leave a device with balanced routing, in which all experts have
+// equally many: how many do depends on the router. A trainer counts arrays that have room for the most. The loads of
+// experts are not counted.
 func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	if _, err := l.Estimate(s, rows); err != nil {
 		return nil, err
@@ -41,7 +45,7 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 	f.list()
 	one, of := engine.Serial(f.model, l.Microbatches)
 	plans, members, _, err := l.compose(train.Recipe{Model: f.model, Precision: s.Precision}, one, of,
-		params.Shards{Tokens: f.tokens()})
+		params.Shards{Tokens: f.tokens(), Cuts: f.cuts()})
 	if err != nil {
 		return nil, err
 	}
@@ -62,7 +66,7 @@ func (l Layout) Traffic(s memest.Setup, rows int) (map[string]int64, error) {
 			if a, ok := p.Axis(axis); !ok || len(a.Groups) > 0 {
 				f.all[axis] += n
 			} else if name := f.named(axis); name != "" {
-				f.all[name] += own[r][axis] - f.unused(p, list, device)
+				f.all[name] += own[r][axis] - f.unused(p, list, device, axis)
 			}
 		}
 		passes := slices.DeleteFunc(slices.Clone(list), func(op step.Op) bool { return !op.Kind.Pass() })
@@ -86,20 +90,20 @@ type predicted struct {
 	rows   int64 // of a micro-batch, on a device
 	model  chain.Model
 	own    map[string]int64 // parameters by name, on a device
-	cut    map[string]bool  // parameters that tensor-parallel devices shard
+	times  map[string]int64 // parameters by name: how many devices of a rank have different parts
 	all    map[string]int64
 }
 
 // list builds the chain of a Transformer's blocks.
 func (f *predicted) list() {
-	f.own, f.cut = map[string]int64{}, map[string]bool{}
+	f.own, f.times = map[string]int64{}, map[string]int64{}
 	blocks := []chain.Block{{Name: "embed"}}
 	for i := range f.setup.Model.Layers {
 		blocks = append(blocks, chain.Block{Name: fmt.Sprint("h", i)})
 	}
 	blocks = append(blocks, chain.Block{Name: "head"})
 	add := func(block int, name string, t cost.Tensor) {
-		f.own[name], f.cut[name] = f.part(t)
+		f.own[name], f.times[name] = f.part(t)
 		blocks[block].Params = append(blocks[block].Params, params.New(name, dtypes.Float32, int(f.own[name])))
 	}
 	for _, t := range f.setup.Model.Tensors() {
@@ -112,29 +116,64 @@ func (f *predicted) list() {
 			add(len(blocks)-1, t.Name, t)
 		default:
 			for i := range f.setup.Model.Layers {
-				add(1+i, fmt.Sprint(t.Name, i), t)
+				if f.has(i, t.Part) {
+					add(1+i, fmt.Sprint(t.Name, i), t)
+				}
 			}
 		}
 	}
 	f.model = chain.Model{Blocks: blocks}
 }
 
-// part returns the number of elements of a parameter on a device, and whether the parameter is sharded (Shoeybi et al.
-// 2019, §3).
-func (f *predicted) part(t cost.Tensor) (n int64, cut bool) {
+// has reports whether a block has a part of the model.
+func (f *predicted) has(block int, part cost.Part) bool {
+	switch part {
+	case cost.MLP:
+		return !f.routes(block)
+	case cost.Router, cost.Routed, cost.Shared:
+		return f.routes(block)
+	}
+	return true
+}
+
+// routes reports whether a block has experts.
+func (f *predicted) routes(block int) bool {
+	m := f.setup.Model
+	return block >= m.Layers-m.ExpertLayers() && block < m.Layers
+}
+
+// part returns the number of elements of a parameter on a device, and the number of a rank's devices with different
+// parts (Shoeybi et al. 2019, §3).
+func (f *predicted) part(t cost.Tensor) (n, times int64) {
 	m, ranks := f.setup.Model, int64(f.Tensor)
 	last := int64(t.Dims[len(t.Dims)-1])
 	switch t.Name {
 	case "tok":
-		return (int64(t.Dims[0]) + ranks - 1) / ranks * last, true
+		return (int64(t.Dims[0]) + ranks - 1) / ranks * last, ranks
 	case "head.w":
-		return int64(t.Dims[0]) * ((last + ranks - 1) / ranks), true
+		return int64(t.Dims[0]) * ((last + ranks - 1) / ranks), ranks
 	case "h.qkv.w", "h.qkv.b":
-		return t.Size() / last * int64((m.Heads/f.Tensor+2*max(1, m.KV()/f.Tensor))*m.HeadDim()), true
-	case "h.gate.w", "h.gate.b", "h.up.w", "h.up.b", "h.o.w", "h.down.w":
-		return t.Size() / ranks, true
+		return t.Size() / last * int64((m.Heads/f.Tensor+2*max(1, m.KV()/f.Tensor))*m.HeadDim()), ranks
+	case "h.gate.w", "h.gate.b", "h.up.w", "h.up.b", "h.o.w", "h.down.w", "h.shared.gate.w", "h.shared.gate.b",
+		"h.shared.up.w", "h.shared.up.b", "h.shared.down.w":
+		return t.Size() / ranks, ranks
 	}
-	return t.Size(), false
+	if t.Part == cost.Routed {
+		return t.Size() / (ranks * int64(f.Expert)), ranks * int64(f.expertDevices())
+	}
+	return t.Size(), 1
+}
+
+// cuts says which parameters are experts, for compose.
+func (f *predicted) cuts() (cuts []*params.Cut) {
+	for _, s := range f.model.Params() {
+		var cut *params.Cut
+		if strings.Contains(s.Name, ".experts.") {
+			cut = &params.Cut{Along: f.Experts()}
+		}
+		cuts = append(cuts, cut)
+	}
+	return cuts
 }
 
 // tokens are the axes along which devices have different tokens.
@@ -163,18 +202,15 @@ func (f *predicted) named(axis string) string {
 // sizes returns the sizes of a plan's values on one device and on all devices of a rank.
 func (f *predicted) sizes(p *step.Plan, members [][]int) (device, rank step.Sizes) {
 	tree := f.model.Params()
-	shards := int64(1)
 	for u, list := range members {
-		n, times := int64(0), int64(1)
+		n, times, shards := int64(0), int64(1), int64(1)
+		if p.Units[u].Shard != "" {
+			a, _ := p.Axis(p.Units[u].Shard)
+			shards = int64(a.Size)
+		}
 		for _, at := range list {
-			if p.Units[u].Shard != "" {
-				a, _ := p.Axis(p.Units[u].Shard)
-				shards = int64(a.Size)
-			}
 			name := tree[at].Name
-			if n += (f.own[name] + shards - 1) / shards * shards; f.cut[name] {
-				times = int64(f.Tensor)
-			}
+			n, times = n+(f.own[name]+shards-1)/shards*shards, max(times, f.times[name])
 		}
 		compute, reduce := n*int64(f.policy.Compute.Size()), n*int64(f.policy.Reduce.Size())
 		device.Full, device.Sum = append(device.Full, compute), append(device.Sum, reduce)
@@ -188,14 +224,14 @@ func (f *predicted) sizes(p *step.Plan, members [][]int) (device, rank step.Size
 		}
 		rank.Reduced = append(rank.Reduced, left)
 	}
-	rank.Input = []int64{f.between() * int64(f.shards())}
-	device.Input = []int64{f.between()}
+	rank.Input = []int64{f.message() * int64(f.shards())}
+	device.Input = []int64{f.message()}
 	return device, rank
 }
 
-// unused is the bytes of the embeddings that would be gathered only for their backward pass, which does not need them:
-// the compiler removes that gather.
-func (f *predicted) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes int64) {
+// unused is the bytes of the embeddings that would be gathered along an axis only for their backward pass, which does
+// not need them: the compiler removes that gather.
+func (f *predicted) unused(p *step.Plan, list []step.Op, of step.Sizes, axis string) (bytes int64) {
 	used := map[int]bool{}
 	for _, op := range list {
 		switch {
@@ -203,7 +239,7 @@ func (f *predicted) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes i
 			for _, u := range p.Blocks[op.Block].Units {
 				used[u] = true
 			}
-		case op.What != step.Parameters:
+		case op.What != step.Parameters || p.Units[op.Unit].Shard != axis:
 		case op.Kind == step.Gather:
 			used[op.Unit] = false
 		case op.Kind == step.Free && !used[op.Unit]:
@@ -213,70 +249,118 @@ func (f *predicted) unused(p *step.Plan, list []step.Op, of step.Sizes) (bytes i
 	return bytes
 }
 
-// pass counts what a pass of a block sends between tensor- and sequence-parallel devices. needed is false if no later
-// pass of the rank uses its output.
+// pass counts what a pass of a block sends between tensor-, sequence- and expert-parallel devices. needed is false if
+// no later pass of the rank uses its output.
 func (f *predicted) pass(op step.Op, last int, needed bool) {
 	first, layer, end := op.Block == 0, op.Block > 0 && op.Block < last, op.Block == last
 	switch op.Kind {
 	case step.Forward, step.Recompute:
-		each, ends := 2, count(first) // an all-reduce after attention, MLP and embeddings,
-		if f.TensorSequence {         // in two parts, and an all-gather before the head
-			each, ends = 4, count(first)+count(end)
+		each, ends := f.each(op.Block, 2, 4), count(first) // an all-reduce after attention, MLP and embeddings,
+		if f.TensorSequence {                              // in two parts, and an all-gather before the head
+			ends += count(end)
 		}
-		if op.Kind == step.Recompute && !needed {
-			each, ends = each-1, 0
+		unneeded := op.Kind == step.Recompute && !needed
+		if unneeded {
+			each, ends = max(0, each-1), 0
 		}
 		f.layers(each*count(layer) + ends)
+		if end && f.TensorSequence { // gathers the column for the losses of experts
+			f.all[Tensor] += f.message() - f.between()
+		}
 		// The loss exchanges for each token the largest logit, the sum of exponentials and the target's logit.
 		if end && f.Tensor > 1 {
 			f.all[Tensor] += 3 * f.tokensOf() * int64(f.policy.Output.Size())
 		}
 		f.attention(layer, true)
+		f.experts(op.Block, true, !unneeded)
 	case step.Backward:
 		f.backward(op.Block, first, layer, end)
 	case step.InputGrad:
 		if first { // which has all in the other part
 			return
 		}
-		each, ends := 2, count(end)
+		ends := count(end)
 		if f.TensorSequence {
-			each, ends = 4, 2*count(end)
+			ends *= 2
 		}
-		f.layers(each*count(layer) + ends)
+		f.layers(f.each(op.Block, 2, 4)*count(layer) + ends)
 		f.attention(layer, false)
+		f.experts(op.Block, false, true)
 	case step.WeightGrad:
 		if first {
 			f.backward(op.Block, first, layer, end)
 			return
 		}
 		if f.TensorSequence {
-			f.layers(6*count(layer) + count(end))
+			f.layers(f.each(op.Block, 6, 6)*count(layer) + count(end))
 		}
+		f.experts(op.Block, false, false) // once more, since the part for the inputs does not keep what it was sent
 		f.copies(op.Block)
 	}
 }
 
+// each is the number of operations of a layer between tensor-parallel devices. usual is that of attention and an MLP,
+// and sequence the same with TensorSequence. The results of experts take one, or with TensorSequence none, and those of
+// shared experts are an MLP's.
+func (f *predicted) each(block, usual, sequence int) int {
+	shared := count(f.setup.Model.SharedExperts > 0)
+	switch routes := f.routes(block - 1); {
+	case !routes && f.TensorSequence:
+		return sequence
+	case !routes:
+		return usual
+	case f.TensorSequence:
+		return sequence / 2 * (1 + shared)
+	}
+	return usual + usual/2*shared
+}
+
 // backward counts an unsplit backward pass of a block.
 func (f *predicted) backward(block int, first, layer, end bool) {
-	each, ends := 2, count(end)
+	ends := count(end)
 	if f.TensorSequence { // which repeats the all-gathers of the forward pass
-		each, ends = 6, count(first)+2*count(end)
+		ends = count(first) + 2*count(end)
 	}
-	f.layers(each*count(layer) + ends)
+	f.layers(f.each(block, 2, 6)*count(layer) + ends)
 	f.attention(layer, false)
+	f.experts(block, false, true)
 	f.copies(block)
 }
 
-// copies counts the all-reduce of gradients of replicated parameters, which TensorSequence needs because each device
-// has other tokens.
+// copies counts the all-reduce of gradients of replicated parameters that each tensor-parallel device uses for other
+// tokens, as all with TensorSequence, or for other heads.
 func (f *predicted) copies(block int) {
-	if !f.TensorSequence {
+	if f.Tensor == 1 {
 		return
 	}
 	for _, s := range f.model.Blocks[block].Params {
-		if !f.cut[s.Name] {
+		parts := strings.Contains(s.Name, ".router.") || strings.Contains(s.Name, "norm.")
+		if f.times[s.Name] == 1 && (f.TensorSequence || parts) {
 			f.all[Tensor] += f.own[s.Name] * int64(f.policy.Compute.Size())
 		}
+	}
+}
+
+// experts counts the tokens that a device sends to the devices of their experts, and back if they are needed, with
+// balanced routing: of its tokens' choices all but one in as many as there are devices. In the forward pass, they are
+// preceded by their number for each expert.
+func (f *predicted) experts(block int, forward, back bool) {
+	n := int64(f.Expert * f.Tensor)
+	if n == 1 || !f.routes(block-1) {
+		return
+	}
+	axes := f.named(strings.Join(f.Experts(), "+"))
+	if f.expertRanks() > 1 {
+		axes = Expert
+	}
+	m := f.setup.Model
+	rows := f.tokensOf() / int64(f.Tensor) * int64(m.ExpertsPerToken*(1+count(back)))
+	f.all[axes] += rows * (n - 1) * int64(m.Width*f.policy.Compute.Size()) / n
+	if forward {
+		f.all[axes] += int64(m.Experts) / n * (n - 1) * int64(4*(1+count(back)))
+	}
+	if f.Tensor > 1 && !f.TensorSequence && forward { // the losses of each token
+		f.all[Tensor] += f.tokensOf() * int64(f.policy.Compute.Size())
 	}
 }
 
@@ -310,10 +394,14 @@ func (f *predicted) attention(layer, forward bool) {
 	}
 }
 
-// tokensOf is the tokens of a micro-batch on a device, and between the bytes of their activations between two blocks.
+// tokensOf is the tokens of a micro-batch on a device, between the bytes of their activations between two blocks, and
+// message those with the column for the losses of experts.
 func (f *predicted) tokensOf() int64 { return f.rows * int64(f.setup.Seq/(f.Ring*f.Ulysses)) }
 func (f *predicted) between() int64 {
 	return f.tokensOf() * int64(f.setup.Model.Width) * int64(f.policy.Compute.Size())
+}
+func (f *predicted) message() int64 {
+	return f.between() + f.tokensOf()*int64(count(f.setup.Model.Experts > 0)*f.policy.Compute.Size())
 }
 
 func count(is bool) int {

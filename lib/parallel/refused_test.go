@@ -55,7 +55,7 @@ func TestRefused(t *testing.T) {
 		"one device's GPT": {train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, one,
 			"a gpt.Config does not say how devices shard it"},
 		"no axis": {alone, one, "the layout has tensor=2, and the model shards nothing along it: use " +
-			"Layout.TensorGroup and SequenceGroup"},
+			"Layout.TensorGroup, SequenceGroup and Experts"},
 		"another axis": {other, one, `the model shards along the axis "model"`},
 		"heads": {sharing(train.Recipe{Model: small(2), Optimizer: optim.SGD(1)}, parallel.Layout{Tensor: 3}, ""),
 			parallel.Layout{Tensor: 3}, "3 ranks cannot share 8 query heads"},

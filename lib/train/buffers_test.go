@@ -45,6 +45,12 @@ func TestBuffers(t *testing.T) {
 				if !after[frozen].Equal(before[frozen]) {
 					t.Errorf("what is frozen is %s, it was %s", after[frozen], before[frozen])
 				}
+				some := must.Get(run.Params(0, "frozen", "mean"))(t)
+				if len(some) != 2 || !some[0].Equal(after[frozen]) || !some[1].Equal(after[mean]) {
+					t.Errorf("by name there are %v", some)
+				}
+				_, err := run.Params(0, "nothing")
+				must.Refuse(t, "name", err, `no parameter "nothing"`)
 				means = append(means, after[mean].Value().([]float32))
 				norms = append(norms, m.GradNorm)
 				weights = append(weights, slices.Delete(after[:len(tree):len(tree)], mean, mean+1))

@@ -201,9 +201,26 @@ func (r *Run) BytesPerDevice() map[string]int64 {
 }
 
 // Params returns copies of a device's parameters, or of the full parameters where they are sharded, in the order of the
-// model's tree and in the type that the precision stores them in.
-func (r *Run) Params(device int) ([]*tensors.Tensor, error) {
-	return r.full(device, r.state[:len(r.parts.params)])
+// model's tree and in the type that the precision stores them in. With names it returns these, in their order.
+func (r *Run) Params(device int, names ...string) ([]*tensors.Tensor, error) {
+	if names == nil {
+		return r.full(device, r.state[:len(r.parts.params)])
+	}
+	all := make([]*tensors.Tensor, len(names))
+	for k, name := range names {
+		i := r.parts.params.Index(name)
+		if i < 0 {
+			return nil, fmt.Errorf("train: the model has no parameter %q: give names of Model.Params", name)
+		}
+		one, err := r.copies(device, r.state[i:i+1])
+		if err == nil {
+			all[k], err = r.layout.join(i, one[0])
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return all, nil
 }
 
 // State returns copies of a device's state, or of the full state where it is sharded, in the order of [Recipe.State].

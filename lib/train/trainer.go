@@ -31,9 +31,9 @@ type Trainer interface {
 	Evaluate(ctx context.Context, inputs, targets *tensors.Tensor) (float64, error)
 	// Steps returns the number of batches trained on, which is also the number of the next one, from 0.
 	Steps() int
-	// Params returns copies of the full parameters by name, in the type that the precision stores them in. A rank of
-	// a group returns those of its own stage.
-	Params(ctx context.Context) (params.Named[*tensors.Tensor], error)
+	// Params returns copies of the full parameters by name, in the type that the precision stores them in: all, or
+	// those named, which is cheap for small ones, such as buffers. A rank of a group returns those of its own stage.
+	Params(ctx context.Context, names ...string) (params.Named[*tensors.Tensor], error)
 	// Save writes the state as the checkpoint of its step into the folder dir, with the caller's metadata, and deletes
 	// all but the newest keep checkpoints; see [checkpoint.Save]. The checkpoint does not depend on the layout.
 	Save(ctx context.Context, dir string, meta any, keep int) error
