@@ -357,7 +357,7 @@ func (f *predicted) experts(block int, forward, back bool) {
 	rows := f.tokensOf() / int64(f.Tensor) * int64(m.ExpertsPerToken*(1+count(back)))
 	f.all[axes] += rows * (n - 1) * int64(m.Width*f.policy.Compute.Size()) / n
 	if forward {
-		f.all[axes] += int64(m.Experts) / n * (n - 1) * int64(4*(1+count(back)))
+		f.all[axes] += int64(m.Experts) / n * (n - 1) * 4 // the way back has the same ones
 	}
 	if f.Tensor > 1 && !f.TensorSequence && forward { // the losses of each token
 		f.all[Tensor] += f.tokensOf() * int64(f.policy.Compute.Size())
