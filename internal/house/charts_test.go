@@ -36,6 +36,7 @@ var charts = map[string]string{
 	"12-long-sequences":  "8 query heads, 8 key heads",
 	"13-many-hosts":      "Llama 3 8B",
 	"14-gpu":             "A training step on an H100",
+	"15-experts":         "Block 0: the first expert of each byte",
 }
 
 // TestCharts checks that the README shows a chart of each notebook from its stored outputs. With -update it writes
