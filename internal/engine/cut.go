@@ -100,8 +100,8 @@ type exchange struct {
 	ended bool
 }
 
-// cutRun is a pass with exchanges while it runs. An exchange starts as soon as its operands are there, overlaps with the
-// next programs, and is waited for by the first program that uses the received tensor.
+// cutRun is a pass with exchanges while it runs. An exchange starts as soon as its operands are there, overlaps with
+// the next programs, and is waited for by the first program that uses the received tensor.
 type cutRun struct {
 	*play
 	c        *cutProgram

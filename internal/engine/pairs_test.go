@@ -52,7 +52,7 @@ func piped(t testing.TB, schedule *step.Plan, blocks int) engine.Spec {
 		Plans: []*step.Plan{ddp.Average(p, true, false)}, Options: engine.Options{Apart: true}}
 }
 
-// pipedRows is the number of rows of a batch for piped.
+// pipedRows is the number of examples of a step of piped.
 const pipedRows = 2 * 8 * 4
 
 func dualPipe(t testing.TB) *step.Plan { return must.Get(pipeline.DualPipe(2, 8))(t) }

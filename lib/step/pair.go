@@ -30,7 +30,8 @@ func (p *Plan) Pairs(rank int) []Pair {
 				pair.From = j
 			}
 		}
-		for j := i + 1; j < len(list) && (list[j].Kind == Send || list[j].Paired && list[j].Micro == list[i].Micro); j++ {
+		for j := i + 1; j < len(list) && (list[j].Kind == Send ||
+			list[j].Paired && list[j].Micro == list[i].Micro); j++ {
 			if list[j].Paired {
 				pair.To = j + 1
 			}

@@ -18,7 +18,7 @@ func (p *Plan) Clone() *Plan {
 }
 
 // Insert inserts operations into a rank's list: around returns what to put before and after each operation. In a pair
-// only sends and passes are put there, and other operations before or after the pair.
+// only sends and recomputations are put there, and other operations before or after the pair.
 func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op)) {
 	var list, after []Op
 	pairs, from := p.Pairs(rank), 0
@@ -29,7 +29,7 @@ func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op))
 			from = len(list)
 		}
 		for _, b := range before {
-			if b.Kind.Pass() {
+			if b.Kind == Recompute {
 				b.Paired = op.Paired
 				list = append(list, b)
 				continue

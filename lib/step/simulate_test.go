@@ -337,7 +337,8 @@ func (d *dumb) paired() (ready bool) {
 	}
 	end := skip(second, 1, func(o Op) bool { return o.Paired && o.Micro == list[second].Micro })
 	for _, o := range list[at:end] {
-		values := []Value{{Held: Input, Block: o.Block, Micro: o.Micro}, {Held: OutGrad, Block: o.Block, Micro: o.Micro}}
+		v := Value{Block: o.Block, Micro: o.Micro}
+		values := []Value{v, {Held: OutGrad, Block: v.Block, Micro: v.Micro}}
 		for _, u := range d.Blocks[o.Block].Units {
 			values = append(values, Value{Held: Full, Unit: u})
 		}

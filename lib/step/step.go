@@ -49,8 +49,8 @@ const (
 // Passes run one after another, in the order of the list. Other operations run beside them, those of one stream (an
 // axis, a peer, to the host, to the device) one after another. A pass waits for the operations whose results it uses.
 //
-// During a pass ranks may exchange data, such as tokens and the results of experts, and a rank has nothing to do while it
-// waits for them. Hence a backward pass may be paired with the forward passes before it: see [Pair].
+// During a pass ranks may exchange data, such as tokens and the results of experts, and a rank has nothing to do while
+// it waits for them. Hence a backward pass may be paired with the forward passes before it: see [Pair].
 type Op struct {
 	Kind  Kind
 	What  What // of Send to Fetch
