@@ -281,7 +281,7 @@ func (r scheduleResult) formula(share *big.Rat) string {
 	case (kind == pipeline.KindZBH2 || kind == pipeline.KindZBV) && m < 2*d-1:
 		return "(2d-1-m)/(3m+2d-1-m)"
 	case kind == pipeline.KindDualPipe:
-		return "(d/2-1)/(3m+d/2-1)"
+		return "(d-2)/(3m+d-2)"
 	}
 	return ""
 }

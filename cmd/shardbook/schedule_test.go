@@ -72,7 +72,7 @@ memory     at most 2, 1 micro-batches of its part are saved on device 0, 1, …
 		"--kind zb-h1 --microbatches 2":                     "5/11",
 		"--kind zb-v":                                       "0.00% of a device's time: 0\n",
 		"--kind zb-h2 --microbatches 4":                     "1/5, as (2d-1-m)/(3m+2d-1-m)", // 3/15
-		"--kind dualpipe":                                   "1/25, as (d/2-1)/(3m+d/2-1)",
+		"--kind dualpipe":                                   "1/13, as (d-2)/(3m+d-2)",
 		"--kind 1f1b --cost F=2,B=4":                        "3/11\n",
 		"--kind pipedream":                                  "versions   at most 4, 3, 2, 1 of the weights",
 		"--kind search --memory 3":                          "search: 4 devices",

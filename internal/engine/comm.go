@@ -45,13 +45,13 @@ func (p *play) begin(s *segment, op step.Op) error {
 	return p.hostUpdate(s, op)
 }
 
-// start begins a call to another rank of a group in the background. An error cancels the step at once: the rank may be
+// start begins a call to another rank of an axis's group in the background. An error cancels the step at once: the rank may be
 // waiting for a message that its peer sends only after this one, and would not look at this call before.
-func (p *play) start(g group.Group, call group.Call) *group.Pending {
+func (p *play) start(g group.Group, axis string, call group.Call) *group.Pending {
 	pending := g.Start(p.ctx, call)
 	go func() {
 		if err := pending.Wait(); err != nil {
-			p.cancel(err)
+			p.cancel(p.within(step.Op{Axis: axis}, err))
 		}
 	}()
 	return pending
@@ -67,7 +67,7 @@ func (p *play) send(i int, op step.Op) error {
 		return err
 	}
 	p.traffic.sent[BetweenStages] += int64(m.buffer.Len * m.kind.Size())
-	pending := p.start(p.world, group.Call{Kind: group.KindSend, Type: m.kind, Peer: op.Peer, In: m.buffer})
+	pending := p.start(p.world, "", group.Call{Kind: group.KindSend, Type: m.kind, Peer: op.Peer, In: m.buffer})
 	p.begun[i] = &underWay{done: pending.Done(), wait: pending.Wait, end: func() error { m.on = nil; return nil }}
 	return nil
 }
@@ -79,7 +79,7 @@ func (p *play) receive(i int, op step.Op) error {
 	if err != nil {
 		return err
 	}
-	pending := p.start(p.world, group.Call{Kind: group.KindRecv, Type: a.to.kind, Peer: op.Peer, Out: a.to.buffer})
+	pending := p.start(p.world, "", group.Call{Kind: group.KindRecv, Type: a.to.kind, Peer: op.Peer, Out: a.to.buffer})
 	p.begun[i] = &underWay{done: pending.Done(), wait: pending.Wait, end: func() error {
 		t, err := p.received(a)
 		if err == nil {

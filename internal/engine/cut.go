@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 	"unsafe"
 
 	"github.com/gomlx/compute/shapes"
@@ -41,7 +42,7 @@ type cutProgram struct {
 	apart    xla.Placement // of carried and received tensors, which differ on each device
 }
 
-// Call fails: use [play.runCut], which has the group.
+// Call fails: use [cutRun], which has the group.
 func (c *cutProgram) Call(...any) ([]*dtensor.Tensor, error) {
 	return nil, errors.New("engine: a program with exchanges between ranks cannot run by itself")
 }
@@ -95,88 +96,142 @@ type exchange struct {
 	from  *memory         // of it
 	calls []*group.Pending
 	done  chan struct{} // closed when the tensor is received
+	turn  int           // in which it began
 	ended bool
 }
 
-// runCut runs the programs in order. An exchange starts as soon as its operands are there, overlaps with the next
-// programs, and is waited for by the first program that uses the received tensor. Name is the pass's, for the trace.
-func (p *play) runCut(c *cutProgram, name string, args []any) (out []*dtensor.Tensor, err error) {
-	has, begun := map[xla.Ref]*dtensor.Tensor{}, make([]*exchange, len(c.Exchanges))
-	out = make([]*dtensor.Tensor, c.outputs)
-	defer func() {
-		if err != nil {
-			p.cancel(err) // ends the exchanges under way
-			err, out = errors.Join(err, p.arrays.release(out...)), nil
-		}
-		for n, e := range begun {
-			if late := p.endExchange(c, n, e, has); err == nil {
-				err = late
+// cutRun is a pass with exchanges while it runs. An exchange starts as soon as its operands are there, overlaps with
+// the next programs, and is waited for by the first program that uses the received tensor.
+type cutRun struct {
+	*play
+	c        *cutProgram
+	name     string        // of the pass, for the trace
+	least    time.Duration // of a program
+	args     []any
+	has      map[xla.Ref]*dtensor.Tensor
+	begun    []*exchange
+	out      []*dtensor.Tensor
+	at, turn int // the next program, the number of turns
+}
+
+func (p *play) startCut(c *cutProgram, s *segment, args []any) *cutRun {
+	name := p.plan.Text(firstPass(p.plan.Ranks[p.own.rank][s.from:s.to]))
+	return &cutRun{play: p, c: c, name: name, least: p.minTime(s) / time.Duration(len(c.Programs)), args: args,
+		has: map[xla.Ref]*dtensor.Tensor{}, out: make([]*dtensor.Tensor, c.outputs)}
+}
+
+// takeTurn runs programs in order, until it needs a tensor whose exchange began in this turn: what happens when depends
+// on no clock. It reports whether the pass goes on.
+func (r *cutRun) takeTurn() (more bool, err error) {
+	c := r.c
+	for r.turn++; r.at < len(c.Programs); r.at++ {
+		for len(r.begun) < len(c.Exchanges) && c.Exchanges[len(r.begun)].Before == r.at {
+			x := c.Exchanges[len(r.begun)]
+			if there, err := r.receive(x.Of); err != nil || !there {
+				return true, err
 			}
-		}
-		for _, t := range has {
-			err = errors.Join(err, p.arrays.release(t))
-		}
-	}()
-	next := 0 // exchange
-	for k, of := range c.Programs {
-		for ; next < len(c.Exchanges) && c.Exchanges[next].Before == k; next++ {
 			var operands []*dtensor.Tensor
-			for _, ref := range c.Exchanges[next].Of {
-				if ref.Kind == xla.RefReceived {
-					if err := p.endExchange(c, ref.Number, begun[ref.Number], has); err != nil {
-						return out, err
-					}
-				}
-				operands = append(operands, has[ref])
+			for _, ref := range x.Of {
+				operands = append(operands, r.has[ref])
 			}
-			if begun[next], err = p.beginExchange(c, next, operands); err != nil {
-				return out, err
+			e, err := r.beginExchange(c, x.Exchange, operands)
+			if err != nil {
+				return false, err
 			}
+			e.turn, r.begun = r.turn, append(r.begun, e)
 		}
-		var in []any
-		for _, ref := range of.In {
-			if ref.Kind == xla.RefInput {
-				in = append(in, args[ref.Number])
-				continue
-			}
-			if ref.Kind == xla.RefReceived {
-				if err := p.endExchange(c, ref.Number, begun[ref.Number], has); err != nil {
-					return out, err
-				}
-			}
-			in = append(in, has[ref])
+		if there, err := r.receive(c.Programs[r.at].In); err != nil || !there {
+			return true, err
 		}
-		end := p.span(trace.Compute, name)
-		made, err := p.run(c.programs[k], in...)
-		end()
-		if err != nil {
-			return out, err
-		}
-		for i, ref := range of.Out {
-			if ref.Kind == xla.RefOutput {
-				out[ref.Number] = made[i]
-				continue
-			}
-			p.arrays.add(memest.Activations, made[i])
-			has[ref] = made[i]
-		}
-		for ref, t := range has {
-			sending := func(e *exchange) bool { return e != nil && !e.ended && e.of == t }
-			if c.Takes(k+1, ref) || slices.ContainsFunc(begun, sending) {
-				continue
-			}
-			if err := p.arrays.release(t); err != nil {
-				return out, err
-			}
-			delete(has, ref)
+		if err := r.runNext(); err != nil {
+			return false, err
 		}
 	}
-	return out, nil
+	return false, nil
+}
+
+// receive waits for the tensors that are received of these, and reports false, without waiting, if any of their
+// exchanges began in this turn.
+func (r *cutRun) receive(refs []xla.Ref) (there bool, err error) {
+	for _, wait := range []bool{false, true} {
+		for _, ref := range refs {
+			if ref.Kind != xla.RefReceived || r.begun[ref.Number].ended {
+				continue
+			}
+			if r.begun[ref.Number].turn == r.turn {
+				return false, nil
+			}
+			if wait {
+				err = errors.Join(err, r.endExchange(ref.Number))
+			}
+		}
+	}
+	return true, err
+}
+
+// runNext runs the next program, and frees what no later one needs.
+func (r *cutRun) runNext() error {
+	of, start := r.c.Programs[r.at], time.Now()
+	var in []any
+	for _, ref := range of.In {
+		if ref.Kind == xla.RefInput {
+			in = append(in, r.args[ref.Number])
+		} else {
+			in = append(in, r.has[ref])
+		}
+	}
+	end := r.span(trace.Compute, r.name)
+	made, err := r.run(r.c.programs[r.at], in...)
+	if err == nil && r.least > 0 {
+		err = sleepUntil(r.ctx, start.Add(r.least))
+	}
+	end()
+	for i, ref := range of.Out[:len(made)] {
+		if ref.Kind == xla.RefOutput {
+			r.out[ref.Number] = made[i]
+			continue
+		}
+		r.arrays.add(memest.Activations, made[i])
+		r.has[ref] = made[i]
+	}
+	if err != nil {
+		return err
+	}
+	for ref, t := range r.has {
+		sending := func(e *exchange) bool { return !e.ended && e.of == t }
+		if r.c.Takes(r.at+1, ref) || slices.ContainsFunc(r.begun, sending) {
+			continue
+		}
+		if err := r.arrays.release(t); err != nil {
+			return err
+		}
+		delete(r.has, ref)
+	}
+	return nil
+}
+
+// finish ends the exchanges under way and frees all but the results; if the pass has failed, these too.
+func (r *cutRun) finish(failed error) (err error) {
+	if failed != nil {
+		r.cancel(failed) // ends the exchanges under way
+	}
+	for n := range r.begun {
+		if late := r.endExchange(n); failed == nil {
+			err = errors.Join(err, late)
+		}
+	}
+	if failed != nil || err != nil {
+		err = errors.Join(err, r.arrays.release(r.out...))
+	}
+	for _, t := range r.has {
+		err = errors.Join(err, r.arrays.release(t))
+	}
+	return err
 }
 
 // beginExchange starts to send a tensor, or parts of it, to other ranks, and to receive one.
-func (p *play) beginExchange(c *cutProgram, n int, of []*dtensor.Tensor) (e *exchange, err error) {
-	x, full := c.Exchanges[n].Exchange, of[0].Shape().Clone()
+func (p *play) beginExchange(c *cutProgram, x xla.Exchange, of []*dtensor.Tensor) (e *exchange, err error) {
+	full := of[0].Shape().Clone()
 	g := p.groups[x.Axis]
 	ranks := g.Size()
 	var give, take []int
@@ -218,7 +273,7 @@ func (p *play) beginExchange(c *cutProgram, n int, of []*dtensor.Tensor) (e *exc
 	p.traffic.sent[x.Axis] += int64((in.Len - own) * kind.Size())
 	end := p.span(trace.Send, x.String())
 	for _, call := range calls {
-		e.calls = append(e.calls, p.start(g, call))
+		e.calls = append(e.calls, p.start(g, x.Axis, call))
 	}
 	go func() {
 		for _, pending := range e.calls {
@@ -267,12 +322,12 @@ func front(b group.Buffer, of group.Type, counts []int, row int) (these, rest gr
 }
 
 // endExchange waits for an exchange, and stores the received tensor.
-func (p *play) endExchange(c *cutProgram, n int, e *exchange, has map[xla.Ref]*dtensor.Tensor) error {
-	if e == nil || e.ended {
+func (r *cutRun) endExchange(n int) error {
+	e, x := r.begun[n], r.c.Exchanges[n].Exchange
+	if e.ended {
 		return nil
 	}
-	x := c.Exchanges[n].Exchange
-	end := p.span(trace.Wait, x.String())
+	end := r.span(trace.Wait, x.String())
 	var errs []error
 	for _, pending := range e.calls {
 		errs = append(errs, pending.Wait())
@@ -282,12 +337,12 @@ func (p *play) endExchange(c *cutProgram, n int, e *exchange, has map[xla.Ref]*d
 	end()
 	e.ended = true
 	if err == nil {
-		e.into, err = p.received(e.arrival)
+		e.into, err = r.received(e.arrival)
 	}
 	if e.into != nil {
-		has[xla.Ref{Kind: xla.RefReceived, Number: n}] = e.into
+		r.has[xla.Ref{Kind: xla.RefReceived, Number: n}] = e.into
 	}
-	return p.during(x, err)
+	return r.during(x, err)
 }
 
 // during names the exchange in an error.

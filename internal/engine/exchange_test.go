@@ -42,9 +42,22 @@ func travelKeys(ranks int) int { return ranks*travelGroups + 1 }
 // second layer shifts rows around the ring, if there is one.
 func traveling(axis string, part int) chain.Model {
 	model := toy.Layers(3, false)
-	first, second := model.Blocks[0].Apply, model.Blocks[1].Apply
-	model.Blocks[0].Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node {
-		g, y := x.Graph(), first(p, x, key, row)
+	traveled(&model.Blocks[0], axis, part)
+	second := model.Blocks[1].Apply
+	model.Blocks[1].Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node {
+		if collective.IsBetween(x.Graph(), "ring") {
+			x = collective.RingShift(x, 1, "ring")
+		}
+		return second(p, x, key, row)
+	}
+	return model
+}
+
+// traveled has a block exchange its results as in traveling.
+func traveled(b *chain.Block, axis string, part int) {
+	apply := b.Apply
+	b.Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node {
+		g, y := x.Graph(), apply(p, x, key, row)
 		n, m := collective.AxisSize(g, axis), x.Shape().Dimensions[0]
 		chosen := graph.MulScalar(graph.Abs(graph.Slice(x, graph.AxisRange(), graph.AxisElem(0))), 100)
 		chosen = graph.Mod(graph.ConvertDType(chosen, dtypes.Int32), graph.Const(g, int32(travelKeys(n))))
@@ -55,13 +68,6 @@ func traveling(axis string, part int) chain.Model {
 		home := collective.AllToAllVKnown(graph.Mul(graph.Sin(there), own), received, counts, m, axis)
 		return graph.Add(home, collective.AllToAll(graph.Tanh(y), 0, 0, axis))
 	}
-	model.Blocks[1].Apply = func(p params.Nodes, x, key, row *graph.Node) *graph.Node {
-		if collective.IsBetween(x.Graph(), "ring") {
-			x = collective.RingShift(x, 1, "ring")
-		}
-		return second(p, x, key, row)
-	}
-	return model
 }
 
 // travelBytes is what each rank sends along the axis in a step, without recomputation.

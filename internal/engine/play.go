@@ -33,6 +33,7 @@ type play struct {
 	storing map[step.Value]int         // values that are copied to the host, and freed after that
 	begun   map[int]*underWay          // operations between ranks that are under way, by position
 	streams map[string]<-chan struct{} // closed when the last operation of each is done
+	cuts    map[*segment]*cutRun       // passes that go on
 	where   string                     // what the rank does, for errors
 }
 
@@ -49,7 +50,7 @@ func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m tr
 	defer cancel(nil)
 	p := &play{Rank: r, prepared: of, ctx: ctx, cancel: cancel, parts: parts, targets: map[int]*dtensor.Tensor{},
 		storing: map[step.Value]int{}, begun: map[int]*underWay{}, streams: map[string]<-chan struct{}{},
-		where: fmt.Sprintf("rank %d", r.world.Rank())}
+		cuts: map[*segment]*cutRun{}, where: fmt.Sprintf("rank %d", r.world.Rank())}
 	r.arrays.begin()
 	r.traffic = &traffic{calls: map[*xla.Program]int{}, ran: map[needs]bool{}, sent: map[string]int64{}}
 	ok := false
@@ -61,12 +62,13 @@ func (r *Rank) step(ctx context.Context, of *prepared, parts []microBatch) (m tr
 		}
 		err = errors.Join(err, p.finish(err))
 	}()
-	for _, s := range p.segments {
-		if err := p.ended(); err != nil {
-			return m, err
-		}
-		if err := p.carryOut(s); err != nil {
-			return m, err
+	for _, lanes := range p.lanes {
+		for left := 1; left > 0; left = len(lanes[0]) + len(lanes[1]) {
+			for k, s := range lanes {
+				if lanes[k], err = p.takeTurn(s, k == 0 || len(lanes[0]) == 0); err != nil {
+					return m, err
+				}
+			}
 		}
 	}
 	end := len(p.plan.Ranks[r.own.rank])
@@ -110,27 +112,40 @@ func (p *play) ended() error {
 	return context.Cause(p.ctx)
 }
 
-// carryOut runs a segment.
-func (p *play) carryOut(s *segment) error {
+// takeTurn runs segments of a lane, until one needs a tensor whose exchange began in this turn, and returns those that
+// are left. Unless it sends, it also stops before operations between ranks.
+func (p *play) takeTurn(lane []*segment, sends bool) (left []*segment, err error) {
+	for ; len(lane) > 0 && (sends || lane[0].local); lane = lane[1:] {
+		if err := p.ended(); err != nil {
+			return lane, err
+		}
+		if more, err := p.carryOut(lane[0]); more || err != nil {
+			return lane, err
+		}
+	}
+	return lane, nil
+}
+
+// carryOut runs a segment, or a turn of it, and reports whether it goes on.
+func (p *play) carryOut(s *segment) (more bool, err error) {
 	for i := s.from; i < s.to; i++ {
 		if err := p.await(i); err != nil {
-			return err
+			return false, err
 		}
 	}
 	op := p.plan.Ranks[p.own.rank][s.from]
-	var err error
 	switch {
 	case s.local && (s.program != nil || p.minTime(s) > 0):
-		err = p.compute(s)
+		more, err = p.compute(s)
 	case !s.local && op.Kind != step.Wait:
 		if err = p.begin(s, op); err != nil {
 			err = fmt.Errorf("rank %d, in %s: %w", p.world.Rank(), p.plan.Text(op), err)
 		}
 	}
-	if err == nil {
+	if err == nil && !more {
 		err = errors.Join(p.release(s.ended), p.forget(s.to))
 	}
-	return err
+	return more, err
 }
 
 // await waits for the operations that must be done before the one at a position.
@@ -174,35 +189,35 @@ func (p *play) within(op step.Op, err error) error {
 	return fmt.Errorf("in a group of the ranks %v: %w", ranks, err)
 }
 
-// compute runs a segment's program.
-func (p *play) compute(s *segment) error {
+// compute runs a segment's program, or a turn of it.
+func (p *play) compute(s *segment) (more bool, err error) {
 	first := firstPass(p.plan.Ranks[p.own.rank][s.from:s.to])
 	p.where = fmt.Sprintf("rank %d, in %s", p.world.Rank(), p.describe(first))
 	limit := cmp.Or(p.Timeout, group.DefaultTimeout)
-	_, cut := s.program.(*cutProgram)
-	if cut || first.Kind == step.Update {
+	cut, isCut := s.program.(*cutProgram)
+	if isCut || first.Kind == step.Update {
 		limit *= 2 // it may wait for other ranks, and the group's error about these should come first
 	}
 	defer p.watch(p.where, limit)()
-	end, start := func() {}, time.Now()
-	if !cut { // whose programs have their own spans
-		end = p.span(trace.Compute, p.plan.Text(first))
+	if isCut { // whose programs have their own spans
+		more, err = p.callCut(s, cut)
+	} else {
+		end, start := p.span(trace.Compute, p.plan.Text(first)), time.Now()
+		if s.program != nil {
+			err = p.call(s)
+		}
+		if least := p.minTime(s); least > 0 && err == nil {
+			err = sleepUntil(p.ctx, start.Add(least))
+		}
+		end()
 	}
-	var err error
-	if s.program != nil {
-		err = p.call(s)
-	}
-	if least := p.minTime(s); least > 0 && err == nil {
-		err = sleepUntil(p.ctx, start.Add(least))
-	}
-	end()
 	if late := context.Cause(p.ctx); late != nil && p.ctx.Err() != nil {
 		err = errors.Join(err, late)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", p.where, err)
+		return false, fmt.Errorf("%s: %w", p.where, err)
 	}
-	return nil
+	return more, nil
 }
 
 // minTime returns the minimal time of a segment's passes, which may have nothing to compute.
@@ -242,19 +257,47 @@ func (p *play) watch(where string, limit time.Duration) (end func()) {
 }
 
 func (p *play) call(s *segment) error {
-	var args []any
-	for _, x := range s.io.in {
-		list, err := p.arg(x, s)
-		if err != nil {
-			return err
-		}
-		args = append(args, list...)
+	args, err := p.args(s)
+	if err != nil {
+		return err
 	}
 	out, err := p.invoke(s, args)
 	if err != nil {
 		return err
 	}
 	return p.assign(s, out)
+}
+
+// callCut runs a turn of a program with exchanges.
+func (p *play) callCut(s *segment, c *cutProgram) (more bool, err error) {
+	if p.cuts[s] == nil {
+		args, err := p.args(s)
+		if err != nil {
+			return false, err
+		}
+		p.cuts[s] = p.startCut(c, s, args)
+	}
+	if more, err = p.cuts[s].takeTurn(); more && err == nil {
+		return true, nil
+	}
+	run := p.cuts[s]
+	delete(p.cuts, s)
+	if err = errors.Join(err, run.finish(err)); err != nil {
+		return false, err
+	}
+	return false, p.assign(s, run.out)
+}
+
+// args returns what a segment's program takes.
+func (p *play) args(s *segment) (args []any, err error) {
+	for _, x := range s.io.in {
+		list, err := p.arg(x, s)
+		if err != nil {
+			return nil, err
+		}
+		args = append(args, list...)
+	}
+	return args, nil
 }
 
 // invoke calls a segment's program, after those that compute what ranks sum before it.
@@ -271,9 +314,6 @@ func (p *play) invoke(s *segment, args []any) ([]*dtensor.Tensor, error) {
 			}
 			args = append(args, sum)
 		}
-	}
-	if cut, ok := s.program.(*cutProgram); ok {
-		return p.runCut(cut, p.plan.Text(firstPass(p.plan.Ranks[p.own.rank][s.from:s.to])), args)
 	}
 	return p.run(s.program, args...)
 }
@@ -338,6 +378,9 @@ func (p *play) finish(failed error) error {
 		_ = p.ended()
 	}
 	var errs []error
+	for _, run := range p.cuts {
+		errs = append(errs, run.finish(failed))
+	}
 	for _, u := range p.begun {
 		<-u.done
 	}

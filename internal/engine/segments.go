@@ -51,11 +51,15 @@ func (o *own) segments(p *step.Plan, f *step.Flow, alone bool) (all []*segment) 
 			waits[done] = true
 		}
 	}
+	pairs := p.Pairs(o.rank)
 	// exchanges in the middle of passes cut their programs
 	single := !alone && (o.devices() == 1 || len(o.inside) > 0)
 	var open *segment
 	micro := -1
 	for i, op := range list {
+		if i == pairs[i].From || i == pairs[i].Second || i == pairs[max(0, i-1)].To {
+			open = nil
+		}
 		if op.Kind == step.Free {
 			if open == nil {
 				open = &segment{from: i, to: i, local: true}
@@ -280,12 +284,31 @@ func firstPass(list []step.Op) step.Op {
 	return list[max(0, slices.IndexFunc(list, func(op step.Op) bool { return op.Kind.Pass() }))]
 }
 
+// lanes are the segments of a pair, which take turns: those of the forward passes and the sends after them, and the
+// rest. Other segments are lanes by themselves, with nothing in the second.
+type lanes [2][]*segment
+
+func lanesOf(all []*segment, pairs []step.Pair) (of []lanes) {
+	for _, s := range all {
+		pair := pairs[s.from]
+		if pair.To == 0 || s.from == pair.From {
+			of = append(of, lanes{})
+		}
+		k, last := 0, &of[len(of)-1]
+		if pair.To > 0 && s.from >= pair.Second {
+			k = 1
+		}
+		last[k] = append(last[k], s)
+	}
+	return of
+}
+
 // prepared is a plan, cut into segments for a rank.
 type prepared struct {
 	plan     *step.Plan
 	flow     *step.Flow
 	versions []int // by position: the version of the parameters that an operation uses or makes
-	segments []*segment
+	lanes    []lanes
 	waits    map[int][]int // by position: the operations that must be done before
 }
 
@@ -338,14 +361,15 @@ func (r *Rank) ready(o *own, p *step.Plan) (*prepared, error) {
 	// Passes that use versions of the parameters need programs of their own.
 	alone := r.world.Size() == 1 && p.Weights == step.Flush && !r.Blockwise
 	one := &prepared{plan: p, flow: f, versions: versions[o.rank], waits: map[int][]int{}}
-	one.segments = o.segments(p, f, alone)
+	segments := o.segments(p, f, alone)
+	one.lanes = lanesOf(segments, p.Pairs(o.rank))
 	for at, done := range f.Done {
 		if done != at {
 			one.waits[done] = append(one.waits[done], at)
 		}
 	}
 	summed := map[int]bool{}
-	for _, s := range one.segments {
+	for _, s := range segments {
 		s.keepsOld = one.keepsOld(s, p.Ranks[o.rank])
 		if err := r.devices.prepare(o, p, f, s, r.sizes, summed, r.world.Size()); err != nil {
 			return nil, err

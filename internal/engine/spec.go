@@ -57,8 +57,9 @@ type Options struct {
 	Staged bool
 	// Link, if not zero, simulates a link between ranks: operations take at least the time of that link.
 	Link group.Link
-	// Timeout is the maximal time of a pass; an update may take twice as long. 0 means group.DefaultTimeout. If a rank
-	// takes longer, the group fails on all ranks with an error that names the operation.
+	// Timeout is the maximal time of a pass; an update, and a part of a pass with exchanges, may take twice as long. 0
+	// means group.DefaultTimeout. If a rank takes longer, the group fails on all ranks with an error that names the
+	// operation.
 	Timeout time.Duration
 	// HostLink, if not 0, simulates a link to the host of that many bytes per second.
 	HostLink float64

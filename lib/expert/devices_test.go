@@ -35,7 +35,8 @@ func layouts() []layout {
 		return layout{[]xla.MeshAxis{xla.Axis("a", n)}, []string{"a"}, nil, []string{"a"}, false}
 	}
 	of := func(batch, sequence, experts string) layout {
-		return layout{[]xla.MeshAxis{a, b}, strings.Fields(batch), strings.Fields(sequence), strings.Fields(experts), false}
+		return layout{[]xla.MeshAxis{a, b}, strings.Fields(batch), strings.Fields(sequence), strings.Fields(experts),
+			false}
 	}
 	hierarchical := of("a b", "", "a b")
 	hierarchical.hops = true

@@ -47,8 +47,8 @@ func chosenFrom(x, w *graph.Node, k int) tokens {
 		best := graph.ArgMax(left, -1, dtypes.Int32) // (n)
 		one := graph.Equal(index, graph.BroadcastToDims(graph.InsertAxes(best, -1), n, experts))
 		one = graph.LogicalAnd(one, graph.GreaterThan(left, graph.ZerosLike(left))) // or none is left
-		chosen = append(chosen, graph.ReduceMin(graph.Where(one, index, graph.AddScalar(graph.ZerosLike(index), experts)),
-			1))
+		none := graph.AddScalar(graph.ZerosLike(index), experts)
+		chosen = append(chosen, graph.ReduceMin(graph.Where(one, index, none), 1))
 		weights = append(weights, graph.ReduceSum(graph.Where(one, w, graph.ZerosLike(w)), 1))
 		left = graph.Where(one, graph.ZerosLike(left), left)
 	}

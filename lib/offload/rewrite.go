@@ -9,11 +9,11 @@ import (
 // Inputs rewrites a plan so that the inputs of blocks are in host memory between their passes: they are stored after
 // the forward pass, and fetched for the next use, as many passes early as ahead says (vDNN, Rhu et al. 2016, §III; for
 // recomputed blocks P_a+cpu, Rajbhandari et al. 2020, "ZeRO", §6.1). At most that many stores run beside the passes.
-// Inputs of blocks whose next pass follows at once stay on the device.
+// Inputs of blocks whose next pass follows at once stay on the device, and those that are recomputed are not stored.
 func Inputs(p *step.Plan, ahead int) *step.Plan {
 	q := p.Clone()
 	for r, list := range p.Ranks {
-		number, first := passes(list)
+		number, first := passes(p, r)
 		stored, fetched := map[int]bool{}, map[int][]step.Op{} // by position in the list
 		for i, op := range list {
 			if op.Kind != step.Forward {
@@ -23,7 +23,11 @@ func Inputs(p *step.Plan, ahead int) *step.Plan {
 				return other.Kind.Pass() && other.Kind != step.Update && other.Block == op.Block &&
 					other.Micro == op.Micro
 			})
-			if number[next] <= number[i]+1 { // no next pass, or it follows at once
+			again := func(other step.Op) bool { // makes the input once more
+				return other.Kind == step.Recompute && other.Block == op.Block-1 && other.Micro == op.Micro
+			}
+			if number[next] <= number[i]+1 || // no next pass, or it follows at once
+				slices.ContainsFunc(list[i:next], again) {
 				continue
 			}
 			stored[i] = true
@@ -43,15 +47,16 @@ func Inputs(p *step.Plan, ahead int) *step.Plan {
 
 // passes numbers the passes of a list without updates, by position, and returns the position where each begins. A
 // block's recomputation right before its backward pass is one pass with it: they are one program, and nothing comes
-// between.
-func passes(list []step.Op) (number map[int]int, first []int) {
+// between. So are the passes of a pair.
+func passes(p *step.Plan, rank int) (number map[int]int, first []int) {
+	list, pairs := p.Ranks[rank], p.Pairs(rank)
 	number = map[int]int{}
 	for i, op := range list {
 		if !op.Kind.Pass() || op.Kind == step.Update {
 			continue
 		}
 		again := i > 0 && list[i-1].Kind == step.Recompute && list[i-1].Block == op.Block && list[i-1].Micro == op.Micro
-		if !again {
+		if !again && (pairs[i].To == 0 || pairs[i].From == i) {
 			first = append(first, i)
 		}
 		number[i] = len(first) - 1
@@ -89,7 +94,7 @@ func UpdateAtOnce(p *step.Plan) *step.Plan {
 func States(p *step.Plan, ahead int) *step.Plan {
 	q := UpdateAtOnce(p)
 	for r, list := range q.Ranks {
-		number, first := passes(list)
+		number, first := passes(q, r)
 		fetched := map[int][]step.Op{} // by position in the list
 		last := -1                     // pass
 		for i, op := range list {

@@ -16,11 +16,10 @@ package pipeline
 //	zb-h1            d-1 of 3m+d-1 where m >= d (Qi et al. 2023, §2.1 and §2.3); for fewer, d-m more
 //	zb-h2            0 where m >= 2d-1 (§2.2); for fewer, 2d-1-m of 3m+2d-1-m
 //	zb-v             0 where m >= 2d-1 (§6); for fewer, the same fraction as zb-h2
-//	dualpipe         d/2-1 of 3m+d/2-1
+//	dualpipe         d-2 of 3m+d-2
 //
-// The published bubble of DualPipe is (d/2-1)(F&B + B - 3W), where F&B is the time of an overlapped forward and
-// backward pass (DeepSeek-AI 2024, table 2). Without overlap F&B = F+B = 3, which makes 2(d/2-1). Here it is half of
-// that, since the next rank need not wait for a pair's backward pass to get the output of its forward pass.
+// The published bubble of DualPipe is (d/2-1)(F&B + B - 3W), where F&B is the time of a pair (DeepSeek-AI 2024, table
+// 2). Without time to hide F&B = F+B = 3, which makes d-2.
 func Bubble(kind Kind, ranks, microbatches, chunks int) (idle, total int, ok bool) {
 	if chunks == 0 && kind.Chunked() {
 		chunks = 2
@@ -52,7 +51,7 @@ func Bubble(kind Kind, ranks, microbatches, chunks int) (idle, total int, ok boo
 		if d%2 != 0 || m%2 != 0 || m < 2*d {
 			return 0, 0, false
 		}
-		idle = d/2 - 1
+		idle = d - 2
 	default:
 		return 0, 0, false
 	}

@@ -12,8 +12,9 @@ import (
 // has stages r and ranks-1-r. Ranks at equal distance from the ends have the same list with the stages exchanged. Ranks
 // must be even, and microbatches even and at least 2·ranks.
 //
-// The paper overlaps a forward with a backward pass of the opposite direction, which hides communication. Here a rank
-// runs one pass at a time; such a pair is the forward pass, then the backward pass.
+// In the middle of the step a rank alternates between a forward pass of one direction and a backward pass of the other,
+// a [step.Pair]. If blocks exchange data with other ranks, such as tokens for experts, the exchanges of one pass are
+// under way while the other computes. The paper also runs the backward pass's weight gradient apart within a pair.
 //
 // With h the rank's distance from its end, "near" the stage h and "far" the stage ranks-1-h, a rank's list is as
 // follows. Pairs are written F+B. A weight gradient by itself is of the oldest micro-batch that waits for it.
@@ -50,8 +51,8 @@ func DualPipe(ranks, microbatches int) (*step.Plan, error) {
 		d.do(outer, "FF")
 		d.do(inner, "Ff")
 		d.do(outer, "iWf")
-		d.do(microbatches/2-ranks+inner, "FbfB")
-		d.do(outer, "bfB")
+		d.do(microbatches/2-ranks+inner, "F&bf&B")
+		d.do(outer, "bf&B")
 		d.do(inner/2, "bB")
 		if inner%2 != 0 { // the middle
 			d.do(1, "bI")
@@ -72,11 +73,18 @@ type dual struct {
 	late   []step.Op    // weight gradients still to compute
 }
 
-// do appends passes, repeated times: capital letters are passes of the near stage, small ones of the far stage.
+// do appends passes, repeated times: capital letters are passes of the near stage, small ones of the far stage. A pass
+// after & is paired.
 func (d *dual) do(times int, passes string) {
 	for range times {
+		paired := false
 		for _, pass := range passes {
-			op := step.Op{Kind: step.Kind(unicode.ToUpper(pass)), Block: d.stages[0]}
+			if pass == '&' {
+				paired = true
+				continue
+			}
+			op := step.Op{Kind: step.Kind(unicode.ToUpper(pass)), Block: d.stages[0], Paired: paired}
+			paired = false
 			if unicode.IsLower(pass) {
 				op.Block = d.stages[1]
 			}

@@ -30,8 +30,8 @@ func ExampleDualPipe() {
 	}
 	// Output:
 	// schedule dualpipe stages=2 microbatches=4 every=4 weights=flush
-	// rank 0: 0F0 1F2 0F1 1B2 1F3 0B0 1B3 0I1 0W1 0U3 1U3
-	// rank 1: 0F2 1F0 0F3 1B0 1F1 0B2 1B1 0I3 0W3 0U3 1U3
+	// rank 0: 0F0 1F2 0F1 &1B2 1F3 &0B0 1B3 0I1 0W1 0U3 1U3
+	// rank 1: 0F2 1F0 0F3 &1B0 1F1 &0B2 1B1 0I3 0W3 0U3 1U3
 	// unit-0 is on ranks [[0 1]]
 	// unit-1 is on ranks [[0 1]]
 }

@@ -35,11 +35,11 @@ func Spread(model, schedule *step.Plan, cut []int) (*step.Plan, error) {
 			switch op.Kind {
 			case step.Forward, step.Recompute:
 				for b := from; b < to; b++ {
-					own = append(own, step.Op{Kind: op.Kind, Block: b, Micro: op.Micro})
+					own = append(own, step.Op{Kind: op.Kind, Block: b, Micro: op.Micro, Paired: op.Paired})
 				}
 			case step.Backward, step.InputGrad, step.WeightGrad:
 				for b := to - 1; b >= from; b-- {
-					own = append(own, step.Op{Kind: op.Kind, Block: b, Micro: op.Micro})
+					own = append(own, step.Op{Kind: op.Kind, Block: b, Micro: op.Micro, Paired: op.Paired})
 				}
 			case step.Update: // a rank's stages are updated together
 				if updates++; updates%len(schedule.On(r)) == 0 {

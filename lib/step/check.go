@@ -22,6 +22,7 @@ import (
 //   - an operation that uses what is not there, such as parameters that are not gathered; a value that is received,
 //     stored, fetched or recomputed and not used; parameters that are gathered twice or never freed;
 //   - ranks of a group, or sender and receiver, that do not communicate the same in the same order;
+//   - a paired pass without forward passes before it: see [Pair];
 //   - a deadlock, with the operations at which the ranks wait.
 func (p *Plan) Check() error {
 	_, err := p.checked()
@@ -289,6 +290,9 @@ func (p *Plan) passes() (replicas int, err error) {
 				return 0, p.errorAt(r, i, "the rank has done that already: remove one; use B, or I and W")
 			}
 			done[key] |= rule.is
+		}
+		if err := p.checkPairs(r); err != nil {
+			return 0, err
 		}
 		for _, op := range list {
 			if op.Kind != Forward {

@@ -27,7 +27,7 @@ func parsed(t *testing.T, text string) *Plan {
 // good are plans that can be carried out.
 var good = []string{
 	"schedule 1f1b stages=2 microbatches=2\nrank 0: 0F0 0F1 0B0 0B1 0U1\nrank 1: 1F0 1B0 1F1 1B1 1U1",
-	"schedule dualpipe stages=2\nrank 0: 0F0 1F2 0F1 1B2 1F3 0B0 1B3 0I1 0W1 0U3 1U3\nrank 1: 0F2 1F0 0F3 1B0 1F1 " +
+	"schedule dualpipe stages=2\nrank 0: 0F0 1F2 0F1 &1B2 1F3 &0B0 1B3 0I1 0W1 0U3 1U3\nrank 1: 0F2 1F0 0F3 1B0 1F1 " +
 		"0B2 1B1 0I3 0W3 0U3 1U3",
 	"plan zero-3 blocks=2\naxis data size=4 groups=0-3\nunits 0-1 reduce=data shard=data\n" +
 		"ranks 0-3: 0UNSHARD 1UNSHARD 0F0 0RESHARD 1F0 0UNSHARD 1B0 1RESHARD 1REDUCE_GRAD 0B0 0RESHARD 0REDUCE_GRAD U0",
@@ -57,6 +57,7 @@ func TestCheckRandom(t *testing.T) {
 	counts := map[Weights]map[bool]int{Flush: {}, Stash: {}, Vertical: {}, Double: {}}
 	for range 6000 {
 		p := randomPlan(random)
+		pairUp(random, p)
 		if err := p.Check(); err != nil || !dumbValid(p) {
 			t.Fatalf("%vCheck says %v, the second checker %v", p, err, dumbValid(p))
 		}
@@ -123,6 +124,13 @@ func TestCheckErrors(t *testing.T) {
 		{"schedule x stages=1 microbatches=3 every=1 weights=double\nrank 0: 0F0 0F1 0F2 0B0 0U0 0B1 0U1 0B2 0U2",
 			"rank 0, position 2, 0F2: it needs version 1 of the weights, and the rank has only version 0 by then"},
 		{pipe("0F0 0B0 0F1 0B1 0U1", second), "deadlock"},
+		{pipe("0F0 0F1 &0B0 0B1 0U1", second), "deadlock: rank 0 is at 0F1 and waits for 1SEND_B0 of rank 1; rank 1 is at " +
+			"1F1 and waits for 0SEND_F1 of rank 0"}, // which could run one after the other
+		{pipe(first, "1F0 &1F1 1B0 1B1 1U1"), "1, &1F1: only a backward pass, or its recomputation, can be paired"},
+		{pipe(first, "1F0 1F1 1B0 &1B1 1U1"), "3, &1B1: it is paired, and no forward passes are before it"},
+		{pipe(first, "1F0 &1B0 1F1 1B1 1U1"), "&1B0: it is paired with forward passes of the same micro-batch"},
+		{"schedule x stages=1 microbatches=2 every=1 weights=double\nrank 0: 0F0 0F1 &0B0 0U0 0B1 0U1",
+			`&0B0: with weights "double", there may be updates between passes`},
 		{zero("0UNSHARD 0F0 0UNSHARD 0B0 0RESHARD 0REDUCE_GRAD 0U0"),
 			"position 2, 0UNSHARD: the rank has gathered them already"},
 		{zero("0UNSHARD 0F0 0RESHARD 0B0 0REDUCE_GRAD 0U0"),

@@ -75,6 +75,7 @@ type flow struct {
 	begun map[Op]int     // operations beside the passes, as a Wait names them
 	state []unitState    // by unit
 	next  map[int]int    // by block, the first micro-batch whose gradient may come next
+	pairs []Pair
 }
 
 // Flow returns the live ranges of a rank's values. Errors are those of [Plan.Check] that concern one rank alone, such
@@ -99,7 +100,7 @@ func (p *Plan) follow(rank int) (*flow, error) {
 	list := p.Ranks[rank]
 	n := len(list)
 	f := &flow{Plan: p, list: list, there: map[Value]*made{}, last: map[string]int{}, begun: map[Op]int{},
-		state: make([]unitState, len(p.Units)), next: map[int]int{}}
+		state: make([]unitState, len(p.Units)), next: map[int]int{}, pairs: p.Pairs(rank)}
 	f.Uses, f.Makes, f.Ends = make([][]Value, n), make([][]Value, n), make([][]Value, n+1)
 	f.Unmade, f.After = make([][]Value, n), make([][]int, n)
 	f.Done, f.pass, f.stream = make([]int, n), make([]int, n), make([]int, n)
@@ -294,8 +295,12 @@ func (f *flow) wait(i int, op Op) error {
 	return nil
 }
 
-// after makes operation i start after another one, if that is still under way.
+// after makes operation i start after another one, if that is still under way. A pair starts when all is there that its
+// passes need.
 func (f *flow) after(i, other int) {
+	if pair := f.pairs[i]; f.list[i].Kind.Pass() && other < pair.From {
+		i = pair.From
+	}
 	if other >= 0 && other != i && f.Done[other] < 0 {
 		if f.After[i] = append(f.After[i], other); f.Done[i] == i {
 			f.finish(other, i)

@@ -9,8 +9,8 @@ import (
 // WithMessages returns a plan of passes with the communication that it needs:
 //
 //   - A Send follows the pass that makes a message's value.
-//   - The Recv begins one pass before the pass that needs it, so that they overlap. Earlier messages from the same rank
-//     are received before it, even if they are needed later.
+//   - The Recv begins one pass, or pair, before the pass that needs it, so that they overlap. Earlier messages from the
+//     same rank are received before it, even if they are needed later.
 //   - A Wait for the Send, which frees its buffer, stands where the rank has to wait for an answer anyway: before its
 //     next pass that depends on the receiver's use of the message. Without such a pass nothing waits before the end.
 //   - A unit that several ranks of a pipeline have, as in DualPipe, gets an axis "unit-0" that joins these ranks, and a
@@ -35,6 +35,7 @@ type lowering struct {
 	*links
 	lanes          map[[2]int32][]message // by sender and receiver, in the order of sending
 	before, behind [][][]Op               // what to insert, by rank and position
+	pairs          [][]Pair
 }
 
 // message has the positions of the passes that make and need a message's value.
@@ -44,6 +45,7 @@ func (p *Plan) withMessages(replicas int) *Plan {
 	l := &lowering{Plan: p.Clone(), links: p.linked(true), lanes: map[[2]int32][]message{}}
 	for r, list := range p.Ranks {
 		l.before, l.behind = append(l.before, make([][]Op, len(list))), append(l.behind, make([][]Op, len(list)))
+		l.pairs = append(l.pairs, p.Pairs(r))
 		for i, op := range list {
 			if to := l.to[r][i]; to != nowhere && int(to.rank) != r {
 				ends := [2]int32{int32(r), to.rank}
@@ -84,7 +86,7 @@ func (op Op) moved(kind Kind, peer int32) Op {
 
 // receive inserts a rank's receives.
 func (l *lowering) receive(r int32) {
-	list, before := l.Ranks[r], -1 // position of the previous pass
+	list, before := l.Ranks[r], -1 // position of the previous pass, or of one in the previous pair
 	begun := map[int32]int{}       // received messages, by sender
 	for i, op := range list {
 		if !op.Kind.Pass() {
@@ -100,7 +102,9 @@ func (l *lowering) receive(r int32) {
 				l.before[r][at] = append(l.before[r][at], recv)
 			}
 		}
-		before = i
+		if i+1 >= l.pairs[r][i].To {
+			before = i
+		}
 	}
 }
 
@@ -110,7 +114,10 @@ func (l *lowering) wait(ends [2]int32, lane []message) {
 	for _, m := range lane {
 		answer, _ := slices.BinarySearchFunc(back, m.needed+1,
 			func(b message, at int32) int { return int(b.made - at) })
-		if answer < len(back) && back[answer].needed > m.made { // else the ranks would deadlock
+		if answer == len(back) || back[answer].needed <= m.made { // the ranks would deadlock
+			continue
+		}
+		if in := l.pairs[ends[0]][back[answer].needed]; in.To == 0 || int(m.made) < in.From { // else, too
 			wait := l.Ranks[ends[0]][m.made].moved(Wait, 0)
 			wait.Of = Send
 			at := &l.before[ends[0]][back[answer].needed]

@@ -159,10 +159,15 @@ func (k Kind) updates() bool { return k == Update || k == HostUpdate }
 //	2STORE_STATE 2FETCH_STATE              optimizer states of unit 2, to the host and back
 //	2STORE_GRAD 2HOST_U3 2FETCH_PARAM      its gradients to the host, its update there, its new parameters back
 //	WAIT_1SEND_F0          wait until that is done
+//	&2B0                   a paired pass (Paired)
 //
 // The micro-batch of a unit's operation follows if it is not 0, and "@axis" if the unit does not determine the axis.
 // The peer of Send and Recv is not written.
 func (p *Plan) Text(op Op) string {
+	if op.Paired {
+		op.Paired = false
+		return "&" + p.Text(op)
+	}
 	if op.Kind == Wait {
 		op.Kind, op.Of = op.Of, 0
 		return "WAIT_" + p.Text(op)
@@ -205,7 +210,8 @@ func (p *Plan) usualAxis(op Op) string {
 
 // parseOp reads an operation from its word.
 func (p *Plan) parseOp(word string) (op Op, err error) {
-	rest, wait := strings.CutPrefix(word, "WAIT_")
+	rest, paired := strings.CutPrefix(word, "&")
+	rest, wait := strings.CutPrefix(rest, "WAIT_")
 	rest, axis, hasAxis := strings.Cut(rest, "@")
 	name := strings.Trim(rest, "0123456789")
 	first, micro, _ := strings.Cut(rest, name)
@@ -233,7 +239,7 @@ func (p *Plan) parseOp(word string) (op Op, err error) {
 	if op.Axis = axis; !hasAxis {
 		op.Axis = p.usualAxis(op)
 	}
-	if wait {
+	if op.Paired = paired; wait {
 		op.Kind, op.Of = Wait, op.Kind
 	}
 	return op, nil

@@ -47,7 +47,7 @@ func Parse(text string) (*Plan, error) {
 
 // ReadCSV reads what WriteCSV writes, and the CSV files of PyTorch's pipelining: schedules of passes, or lowered ones
 // with SEND_F, RECV_B, UNSHARD and so on. Empty cells, in which a rank is idle, are skipped; (0F1;3B0)OVERLAP_F_B is
-// read as one pass after the other.
+// a pair, 0F1 &3B0.
 //
 // Without a line "# schedule …" as WriteCSV writes it, the numbers of blocks and micro-batches follow from the cells,
 // weights are [Flush], and updates are appended if there are none. A B beside a W of the same block and micro-batch
@@ -157,8 +157,8 @@ func (p *parser) list(words []string) error {
 	return nil
 }
 
-// pair is a CSV cell with two passes.
-var pair = regexp.MustCompile(`\(([^;()]*); *([^;()]*)\)OVERLAP_F_B`)
+// overlapped is a CSV cell with two passes.
+var overlapped = regexp.MustCompile(`\(([^;()]*); *([^;()]*)\)OVERLAP_F_B`)
 
 // record reads a line of CSV.
 func (p *parser) record(line string) error {
@@ -170,7 +170,7 @@ func (p *parser) record(line string) error {
 		}
 		return p.heading(comment)
 	}
-	words := strings.FieldsFunc(pair.ReplaceAllString(line, "$1,$2"), func(c rune) bool {
+	words := strings.FieldsFunc(overlapped.ReplaceAllString(line, "$1,&$2"), func(c rune) bool {
 		return c == ',' || c == '"' || c == ' ' || c == '\t'
 	})
 	p.open, p.Ranks = []int{len(p.Ranks)}, append(p.Ranks, nil)
@@ -378,7 +378,7 @@ func (p *Plan) fromPyTorch() {
 	for _, list := range p.Ranks {
 		backward := map[Op]int{} // position
 		for i, op := range list {
-			switch op.verb() {
+			switch op.Paired = false; op.verb() {
 			case verb{Backward, 0}:
 				backward[op] = i
 			case verb{WeightGrad, 0}:

@@ -291,6 +291,27 @@ func offload(random *rand.Rand, p *Plan, r int) {
 	}
 }
 
+// pairUp pairs some passes, where the second checker allows it, and returns how many.
+func pairUp(random *rand.Rand, p *Plan) (n int) {
+	for r := range p.Ranks {
+		p.Ranks[r] = slices.Clone(p.Ranks[r])
+		for i := range p.Ranks[r] {
+			op := &p.Ranks[r][i]
+			if _, pass := passRules[op.Kind]; !pass || op.Kind == Forward || random.IntN(3) == 0 {
+				continue
+			}
+			q := p
+			if op.Paired = true; !p.hasMessages() {
+				q, _ = p.WithMessages()
+			}
+			if op.Paired = q != nil && dumbValid(q); op.Paired {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // mutate changes a plan a little.
 func mutate(random *rand.Rand, p *Plan) {
 	r := random.IntN(len(p.Ranks))
@@ -302,7 +323,7 @@ func mutate(random *rand.Rand, p *Plan) {
 	if random.IntN(2) == 0 { // close by, where more stays possible
 		j = min(i+1+random.IntN(3), len(list)-1)
 	}
-	switch random.IntN(8) {
+	switch random.IntN(9) {
 	case 0, 1:
 		p.Ranks[r] = slices.Delete(list, i, i+1)
 	case 2:
@@ -316,5 +337,8 @@ func mutate(random *rand.Rand, p *Plan) {
 	case 7:
 		to := random.IntN(len(p.Ranks))
 		p.Ranks[to] = append(slices.Clone(p.Ranks[to]), list[i])
+	case 8:
+		list[i].Paired = !list[i].Paired
+		p.Ranks[r] = list
 	}
 }

@@ -17,12 +17,37 @@ func (p *Plan) Clone() *Plan {
 	return &q
 }
 
-// Insert inserts operations into a rank's list: around returns what to put before and after each operation.
+// Insert inserts operations into a rank's list: around returns what to put before and after each operation. In a pair
+// only sends and recomputations are put there, and other operations before or after the pair.
 func (p *Plan) Insert(rank int, around func(i int, op Op) (before, behind []Op)) {
-	var list []Op
+	var list, after []Op
+	pairs, from := p.Pairs(rank), 0
 	for i, op := range p.Ranks[rank] {
 		before, behind := around(i, op)
-		list = append(append(append(list, before...), op), behind...)
+		pair := pairs[i]
+		if i == pair.From || pair.To == 0 {
+			from = len(list)
+		}
+		for _, b := range before {
+			if b.Kind == Recompute {
+				b.Paired = op.Paired
+				list = append(list, b)
+				continue
+			}
+			list = slices.Insert(list, from, b)
+			from++
+		}
+		list = append(list, op)
+		for _, b := range behind {
+			if i+1 < pair.To && b.Kind == Send {
+				list = append(list, b)
+			} else {
+				after = append(after, b)
+			}
+		}
+		if i+1 >= pair.To {
+			list, after = append(list, after...), nil
+		}
 	}
 	p.Ranks[rank] = list
 }

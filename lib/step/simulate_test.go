@@ -35,10 +35,10 @@ func dumbMemory(p *Plan, c Costs, r int) (count int, memory float64) {
 	for i := range p.Ranks[r] {
 		held := map[[2]int]float64{}
 		for j, a := range p.Ranks[r][:i+1] {
+			same := func(b Op) bool { return b.Kind == Recompute && b.Block == a.Block && b.Micro == a.Micro }
 			key, size := [2]int{a.Block, a.Micro}, of(c.Activation, a.Block, 1)
-			again := Op{Kind: Recompute, Block: a.Block, Micro: a.Micro}
 			switch {
-			case a.Kind == Recompute, a.Kind == Forward && !slices.Contains(p.Ranks[r], again):
+			case a.Kind == Recompute, a.Kind == Forward && !slices.ContainsFunc(p.Ranks[r], same):
 				held[key] = size
 			case j == i: // has not ended
 			case a.Kind == InputGrad:
@@ -59,12 +59,13 @@ func dumbMemory(p *Plan, c Costs, r int) (count int, memory float64) {
 // TestSimulateRandom compares random plans at random costs, with their messages or without, with the second checker's
 // clock, exactly.
 func TestSimulateRandom(t *testing.T) {
-	random := rand.New(rand.NewPCG(11, 12))
+	random, paired := rand.New(rand.NewPCG(11, 12)), 0
 	for n := range 1500 {
 		p := randomPlan(random)
 		if n%3 == 0 {
 			p = randomSchedule(random)
 		}
+		paired += pairUp(random, p)
 		c := randomCosts(random, len(p.Blocks))
 		salt := random.IntN(5)
 		c.Transfer = func(op Op) float64 { return float64((int(op.Kind) + salt*op.Unit + op.Block) % 4) }
@@ -118,6 +119,9 @@ func TestSimulateRandom(t *testing.T) {
 			t.Errorf("%v: makespan %v, step %v, bubble %v; want %v, %v, %v", p, timeline.Makespan, timeline.StepTime,
 				timeline.Bubble, makespan, step, bubble)
 		}
+	}
+	if paired < 100 {
+		t.Errorf("%d pairs: the test needs more", paired)
 	}
 }
 
@@ -274,8 +278,8 @@ func (d *dumb) play() (ok bool) {
 		for d.r = range p.Ranks {
 			for d.at[d.r] < len(p.Ranks[d.r]) {
 				op := p.Ranks[d.r][d.at[d.r]]
-				d.took, d.over = d.takes(op), d.now[d.r]
-				if !d.begin(op) {
+				d.took = d.takes(op)
+				if d.over = d.now[d.r]; !d.paired() || !d.begin(op) {
 					break
 				}
 				if !op.beside() {
@@ -307,6 +311,47 @@ func (d *dumb) play() (ok bool) {
 			}
 		}
 	}
+	return true
+}
+
+// paired refuses a paired pass that has no forward passes before it, and at the first of these tells whether what is
+// under way by then, for it or the others of the pair, is there.
+func (d *dumb) paired() (ready bool) {
+	list, at := d.Ranks[d.r], d.at[d.r]
+	skip := func(i, by int, in func(op Op) bool) int {
+		for i += by; i >= 0 && i < len(list) && (list[i].Kind == Send || in(list[i])); i += by {
+		}
+		return i
+	}
+	op := list[at]
+	if op.Paired {
+		refuse(!slices.Contains([]Kind{Recompute, Backward, InputGrad, WeightGrad}, op.Kind) || d.Weights != Flush)
+		first := skip(at, -1, func(o Op) bool { return o.Paired && o.Micro == op.Micro })
+		refuse(first < 0 || list[first].Kind != Forward || list[first].Micro == op.Micro)
+	}
+	forward := func(o Op) bool { return o.Kind == Forward && o.Micro == op.Micro }
+	before, second := skip(at, -1, forward), skip(at, 1, forward)
+	if op.Kind != Forward || slices.ContainsFunc(list[before+1:at], forward) || second == len(list) ||
+		!list[second].Paired {
+		return true
+	}
+	end := skip(second, 1, func(o Op) bool { return o.Paired && o.Micro == list[second].Micro })
+	for _, o := range list[at:end] {
+		v := Value{Block: o.Block, Micro: o.Micro}
+		values := []Value{v, {Held: OutGrad, Block: v.Block, Micro: v.Micro}}
+		for _, u := range d.Blocks[o.Block].Units {
+			values = append(values, Value{Held: Full, Unit: u})
+		}
+		for _, v := range values {
+			if i := d.here[d.r][v]; i != nil && o.Kind != Send {
+				if !i.ready {
+					return false
+				}
+				d.now[d.r] = max(d.now[d.r], i.since)
+			}
+		}
+	}
+	d.over = d.now[d.r]
 	return true
 }
 

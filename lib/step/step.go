@@ -48,6 +48,9 @@ const (
 //
 // Passes run one after another, in the order of the list. Other operations run beside them, those of one stream (an
 // axis, a peer, to the host, to the device) one after another. A pass waits for the operations whose results it uses.
+//
+// During a pass ranks may exchange data, such as tokens and the results of experts, and a rank has nothing to do while
+// it waits for them. Hence a backward pass may be paired with the forward passes before it: see [Pair].
 type Op struct {
 	Kind  Kind
 	What  What // of Send to Fetch
@@ -57,6 +60,8 @@ type Op struct {
 	Unit  int  // of updates, parameters, gradients and states
 	Axis  string
 	Peer  int // the other rank of Send and Recv
+	// Paired says that a Recompute, Backward, InputGrad or WeightGrad belongs to a pair.
+	Paired bool
 }
 
 // Plan is what the ranks do in one training step. It is plain data: write or change one, and call [Plan.Check].

@@ -66,13 +66,20 @@ func (p *Plan) String() string {
 }
 
 // WriteCSV writes the plan in the CSV format of PyTorch's pipelining (_dump_csv of its schedules): a record per rank, a
-// cell per operation, as in 0F0,0F1,0B0. The lines that [Plan.String] has before the ranks come first, as comments.
+// cell per operation, as in 0F0,0F1,0B0. Two passes that are a pair, next to each other, share a cell:
+// (0F1;3B0)OVERLAP_F_B. The lines that [Plan.String] has before the ranks come first, as comments.
 func (p *Plan) WriteCSV(w io.Writer) error {
 	out := bufio.NewWriter(w) // errors come back from Flush
 	for _, line := range p.header() {
 		fmt.Fprintf(out, "# %s\n", line)
 	}
-	for _, list := range p.lists() {
+	for r, list := range p.lists() {
+		for i, pair := range slices.Backward(p.Pairs(r)) {
+			if i == pair.From && pair.Second == i+1 && pair.To == i+2 {
+				cell := fmt.Sprintf("(%s;%s)OVERLAP_F_B", list[i], strings.TrimPrefix(list[i+1], "&"))
+				list = slices.Replace(list, i, i+2, cell)
+			}
+		}
 		if len(list) == 0 {
 			list = []string{`""`} // blank lines are no records
 		}

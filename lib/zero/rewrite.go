@@ -35,15 +35,15 @@ func Shard(p *step.Plan, stage, ahead, pending int, axes ...string) *step.Plan {
 	return q
 }
 
-// stretch is a range of passes, by number, for which a unit is gathered.
+// stretch is a range of passes, by number, for which a unit is gathered. Those of a pair have the same number.
 type stretch struct{ unit, first, last int }
 
 // stretches lists, by their first pass, when units are needed on a rank. Two uses of a unit are one stretch if
 // gathering it for the second would begin no later than right after the first.
 func stretches(p *step.Plan, rank, ahead int) (all []stretch) {
 	open := map[int]int{} // by unit: its last stretch
-	n := 0
-	for _, op := range p.Ranks[rank] {
+	n, pairs := 0, p.Pairs(rank)
+	for i, op := range p.Ranks[rank] {
 		if !op.Kind.Pass() || op.Kind == step.Update {
 			continue
 		}
@@ -58,16 +58,18 @@ func stretches(p *step.Plan, rank, ahead int) (all []stretch) {
 			open[u] = len(all)
 			all = append(all, stretch{u, n, n})
 		}
-		n++
+		if i+1 >= pairs[i].To {
+			n++
+		}
 	}
 	return all
 }
 
 // gatherAhead gathers each unit before its stretch, as many passes early as ahead says, and frees it after it.
 func gatherAhead(p *step.Plan, rank, ahead int) {
-	coming, n := stretches(p, rank, ahead), 0
+	coming, n, pairs := stretches(p, rank, ahead), 0, p.Pairs(rank)
 	var open []stretch
-	p.Insert(rank, func(_ int, op step.Op) (before, behind []step.Op) {
+	p.Insert(rank, func(i int, op step.Op) (before, behind []step.Op) {
 		if !op.Kind.Pass() || op.Kind == step.Update {
 			return nil, nil
 		}
@@ -75,6 +77,9 @@ func gatherAhead(p *step.Plan, rank, ahead int) {
 			open = append(open, coming[0])
 			before = append(before, step.Op{Kind: step.Gather, What: step.Parameters, Unit: coming[0].unit,
 				Micro: op.Micro, Axis: p.Units[coming[0].unit].Shard})
+		}
+		if i+1 < pairs[i].To {
+			return before, nil
 		}
 		open = slices.DeleteFunc(open, func(s stretch) bool {
 			if s.last == n {
