@@ -45,8 +45,8 @@ func (p *play) begin(s *segment, op step.Op) error {
 	return p.hostUpdate(s, op)
 }
 
-// start begins a call to another rank of an axis's group in the background. An error cancels the step at once: the rank may be
-// waiting for a message that its peer sends only after this one, and would not look at this call before.
+// start begins a call to another rank of an axis's group in the background. An error cancels the step at once: the rank
+// may be waiting for a message that its peer sends only after this one, and would not look at this call before.
 func (p *play) start(g group.Group, axis string, call group.Call) *group.Pending {
 	pending := g.Start(p.ctx, call)
 	go func() {
