@@ -149,8 +149,8 @@ surplus | surplus
 --config DIR/nothing | --config | nothing
 --config DIR/. | --config | is a folder
 --config MOE | --config | dbrx
---layers 2 | --layers | Config.Width is 0
---layers 2 --d 64 --heads 5 --seq 8 --vocab 9 | Heads is 5 | such as 4
+--layers 2 | --layers | --d is 0
+--layers 2 --d 64 --heads 5 --seq 8 --vocab 9 | --heads is 5 | such as 4
 --layers 1 --d 60 --heads 6 --kv-heads 3 --seq 8 --vocab 16 --tensor 2 | Tensor is 2 | 3 key and value heads
 --model GPT-2 --data 0 | --data=0
 --model GPT-2 --batch -1 | --batch=-1
