@@ -1,7 +1,6 @@
-// The loops of matmuls over tiles, in vectors of LANES floats. A C file includes matmul.h, and then this file once for
-// each instruction set, with NAME(x), for the functions' names, and the number of ROWS of a tile: plain_##x and 6,
-// avx2_##x and 6, avx512_##x and 12. A tile of C has two vectors of columns; its sums stay in registers while it goes
-// through a block of A and B.
+// The loops of matmuls over tiles, in vectors of LANES floats. A C file includes matmul.h, and then compiles this
+// file once for each instruction set (each.h). A tile of C has ROWS rows and two vectors of columns; its sums stay in
+// registers while it goes through a block of A and B.
 
 #include "vector.h"
 
@@ -146,6 +145,3 @@ static void NAME(matmul)(void *of, int64_t part, void *scratch) {
 }
 
 #undef COLUMNS
-#undef NAME
-#undef LANES
-#undef ROWS

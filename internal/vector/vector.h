@@ -1,5 +1,4 @@
-// Vectors of LANES floats. A C file includes its loops once for each instruction set, and these include this file, which
-// needs NAME(x), for the functions' names, and LANES: plain_##x and 4, avx2_##x and 8, avx512_##x and 16.
+// Vectors of LANES floats. Loops that a C file compiles once for each instruction set (each.h) include this file.
 #ifndef SHARDBOOK_VECTOR_H
 #define SHARDBOOK_VECTOR_H
 

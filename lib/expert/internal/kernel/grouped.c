@@ -4,28 +4,8 @@
 // of internal/vector; this file has the operands of a call, and its division into parts for XLA's threads.
 #include "../../../../internal/vector/matmul.h"
 
-#define NAME(x) plain_##x
-#define LANES 4
-#define ROWS 6
-#include "../../../../internal/vector/tile.h"
-
-#ifdef X86
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#define NAME(x) avx2_##x
-#define LANES 8
-#define ROWS 6
-#include "../../../../internal/vector/tile.h"
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,fma")
-#define NAME(x) avx512_##x
-#define LANES 16
-#define ROWS 12
-#include "../../../../internal/vector/tile.h"
-#pragma GCC pop_options
-#endif
+#define LOOPS "tile.h"
+#include "../../../../internal/vector/each.h"
 
 void shardbook_grouped_limit(int bits) { most_bits = bits; }
 int shardbook_grouped_bits(void) { return vector_bits(); }

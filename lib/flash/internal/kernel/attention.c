@@ -148,31 +148,8 @@ static void load_rows(const array *a, const keys *k, int64_t width, float *to) {
 	for (int64_t i = 0; i < k->n; i++) load(a, (k->row + i * k->heads) * width, width, to + i * width);
 }
 
-#define NAME(x) plain_##x
-#define LANES 4
-#define VECTORS 2
-#define ROWS 6
-#include "tile.h"
-
-#ifdef X86
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#define NAME(x) avx2_##x
-#define LANES 8
-#define VECTORS 2
-#define ROWS 6
-#include "tile.h"
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,fma")
-#define NAME(x) avx512_##x
-#define LANES 16
-#define VECTORS 2
-#define ROWS 12
-#include "tile.h"
-#pragma GCC pop_options
-#endif
+#define LOOPS "../../lib/flash/internal/kernel/tile.h"
+#include "../../../../internal/vector/each.h"
 
 void shardbook_flash_limit(int bits) { most_bits = bits; }
 

@@ -1,11 +1,12 @@
-// The loops of attention over tiles, in vectors of LANES floats. attention.c includes this file once for each instruction
-// set and defines NAME(x), for the functions' names, and the size of a matmul in registers: ROWS rows by VECTORS vectors.
+// The loops of attention over tiles, in vectors of LANES floats. attention.c compiles this file once for each instruction
+// set. A matmul in registers has ROWS rows by VECTORS vectors.
 //
 // The lanes of vectors are queries. Scores are S[key][query], so that a maximum or a sum over keys does not cross lanes.
 // Keys and values are read one element at a time and broadcast to all lanes.
 
 #include "../../../../internal/vector/vector.h"
 
+#define VECTORS 2
 #define COLUMNS (VECTORS * LANES)
 
 // same reports whether a and b are equal in all lanes.
@@ -230,7 +231,4 @@ static void NAME(backward)(void *of, int64_t i, void *scratch) {
 }
 
 #undef COLUMNS
-#undef NAME
-#undef LANES
 #undef VECTORS
-#undef ROWS

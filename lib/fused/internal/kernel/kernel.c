@@ -19,25 +19,8 @@ static inline int64_t last_row(const call *c, int64_t part) {
 	return (part + 1) * c->each < c->rows ? (part + 1) * c->each : c->rows;
 }
 
-#define NAME(x) plain_##x
-#define LANES 4
-#include "loops.h"
-
-#ifdef X86
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#define NAME(x) avx2_##x
-#define LANES 8
-#include "loops.h"
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,fma")
-#define NAME(x) avx512_##x
-#define LANES 16
-#include "loops.h"
-#pragma GCC pop_options
-#endif
+#define LOOPS "../../lib/fused/internal/kernel/loops.h"
+#include "../../../../internal/vector/each.h"
 
 void shardbook_fused_limit(int bits) { most_bits = bits; }
 int shardbook_fused_bits(void) { return vector_bits(); }

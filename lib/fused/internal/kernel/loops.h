@@ -1,4 +1,4 @@
-// The loops over rows, in vectors of LANES floats. kernel.c includes this file once for each instruction set. Each
+// The loops over rows, in vectors of LANES floats. kernel.c compiles this file once for each instruction set. Each
 // function computes one part of a call's rows; operands and results are numbered as in the table of kernel.c.
 #include "../../../../internal/vector/vector.h"
 
@@ -121,6 +121,3 @@ static void NAME(cross_entropy_gradient)(void *of, int64_t part, void *scratch) 
 		dx[target] -= g;
 	}
 }
-
-#undef NAME
-#undef LANES

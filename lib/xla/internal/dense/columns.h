@@ -1,4 +1,4 @@
-// The loop of column sums. matmul.c includes this file once for each instruction set, with NAME(x).
+// The loop of column sums. matmul.c compiles this file once for each instruction set.
 
 // column_sums sums a stripe of columns, each SUMMED rows by themselves, so that rounding errors do not grow with the rows.
 static void NAME(column_sums)(void *of, int64_t part, void *scratch) {

@@ -8,31 +8,8 @@ enum { STRIPE = 64 }; // columns of a part of column sums: whole cache lines
 
 typedef struct { int64_t rows, columns; const float *x; float *sums; } column_sums;
 
-#define NAME(x) plain_##x
-#define LANES 4
-#define ROWS 6
-#include "columns.h"
-#include "../../../../internal/vector/tile.h"
-
-#ifdef X86
-#pragma GCC push_options
-#pragma GCC target("avx2,fma")
-#define NAME(x) avx2_##x
-#define LANES 8
-#define ROWS 6
-#include "columns.h"
-#include "../../../../internal/vector/tile.h"
-#pragma GCC pop_options
-
-#pragma GCC push_options
-#pragma GCC target("avx512f,fma")
-#define NAME(x) avx512_##x
-#define LANES 16
-#define ROWS 12
-#include "columns.h"
-#include "../../../../internal/vector/tile.h"
-#pragma GCC pop_options
-#endif
+#define LOOPS "../../lib/xla/internal/dense/loops.h"
+#include "../../../../internal/vector/each.h"
 
 void shardbook_dense_limit(int bits) { most_bits = bits; }
 int shardbook_dense_bits(void) { return vector_bits(); }

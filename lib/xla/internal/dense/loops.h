@@ -1,0 +1,3 @@
+// The loops that matmul.c compiles for each instruction set.
+#include "columns.h"
+#include "../../../../internal/vector/tile.h"
