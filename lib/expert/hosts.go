@@ -16,11 +16,11 @@ func (l Layer) byHost(t tokens, arrive int, of func(rows, counts *graph.Node) *g
 	hosts, n, k := size(g, between), t.x.Shape().Dim(0), t.chosen.Shape().Dim(1)
 	each := l.Experts / hosts // experts of a host
 	// (n,hosts,each): the weight of each expert
-	all := graph.Iota(g, shapes.Make(dtypes.Int32, n, k, l.Experts), 2)
 	wide := func(x *graph.Node) *graph.Node {
 		return graph.BroadcastToDims(graph.InsertAxes(x, -1), n, k, l.Experts)
 	}
-	mine := graph.Equal(all, wide(t.chosen))
+	chosen := wide(t.chosen)
+	mine := graph.Equal(experts(chosen), chosen)
 	weights := graph.ReduceSum(graph.Where(mine, wide(t.weights), graph.ZerosLike(wide(t.weights))), 1)
 	weights = graph.Reshape(weights, n*hosts, each)
 	has := graph.ReduceSum(graph.Reshape(graph.ConvertDType(mine, dtypes.Int32), n, k, hosts, each), 1, 3) // (n,hosts)
@@ -39,18 +39,10 @@ func (l Layer) byHost(t tokens, arrive int, of func(rows, counts *graph.Node) *g
 // chosenFrom returns the tokens x with their k largest weights of experts w (n,E). Experts without a weight are not
 // chosen.
 func chosenFrom(x, w *graph.Node, k int) tokens {
-	g, n, experts := x.Graph(), w.Shape().Dim(0), w.Shape().Dim(1)
-	index := graph.Iota(g, shapes.Make(dtypes.Int32, n, experts), 1)
-	left := graph.StopGradient(w)
-	var chosen, weights []*graph.Node
-	for range k {
-		best := graph.ArgMax(left, -1, dtypes.Int32) // (n)
-		one := graph.Equal(index, graph.BroadcastToDims(graph.InsertAxes(best, -1), n, experts))
-		one = graph.LogicalAnd(one, graph.GreaterThan(left, graph.ZerosLike(left))) // or none is left
-		none := graph.AddScalar(graph.ZerosLike(index), experts)
-		chosen = append(chosen, graph.ReduceMin(graph.Where(one, index, none), 1))
-		weights = append(weights, graph.ReduceSum(graph.Where(one, w, graph.ZerosLike(w)), 1))
-		left = graph.Where(one, graph.ZerosLike(left), left)
+	hits := topK(graph.StopGradient(w), graph.GreaterThan(w, graph.ZerosLike(w)), k)
+	weights := make([]*graph.Node, k)
+	for j, hit := range hits {
+		weights[j] = pick(w, hit)
 	}
-	return tokens{x, graph.Stack(chosen, 1), graph.Stack(weights, 1)}
+	return tokens{x, numbers(hits), graph.Concatenate(weights, -1)}
 }

@@ -295,7 +295,7 @@ func TestNotANumber(t *testing.T) {
 	}
 	nan := float32(math.NaN())
 	out := must.Get(devicetest.Call(func(in nodes) nodes {
-		return nodes{p.numbers(p.choose(in[0]))}
+		return nodes{numbers(p.choose(in[0]))}
 	}, tensors.FromValue([][][]float32{{{nan, 1, 2, 1}, {nan, nan, nan, nan}}})))(t)
 	if got := fmt.Sprint(out[0].Value()); got != "[[[2 1 3] [0 1 2]]]" {
 		t.Errorf("chosen: %s", got)

@@ -57,12 +57,12 @@ func (l Layer) route(p params.Nodes, at string, x *graph.Node) routing {
 	each := float64(l.Experts) / float64(l.PerToken) // so that the mean load is 1
 	load := graph.MulScalar(ones(hits, wide.DType()), each)
 	terms = append(terms, becomes(as(loadName), load, logits))
-	r.chosen = l.numbers(hits)
+	kept := hits
 	if l.Capacity > 0 {
-		kept := l.keep(hits)
-		r.chosen = graph.Where(pickEach(kept, hits), r.chosen, graph.AddScalar(graph.ZerosLike(r.chosen), l.Experts))
+		kept = l.keep(hits)
 		terms = append(terms, becomes(as(keptName), graph.MulScalar(ones(kept, wide.DType()), each), logits))
 	}
+	r.chosen = numbers(kept)
 	if l.Balance > 0 {
 		_, shared := l.length(x)
 		chose := graph.StopGradient(graph.ReduceAndKeep(load, graph.ReduceSum, 1))
@@ -107,36 +107,24 @@ func size(g *graph.Graph, axes []string) int {
 
 // choose returns for each of a token's k choices which expert it is, (B,T,E) with one true number in each row.
 func (c Config) choose(choice *graph.Node) []*graph.Node {
-	free := graph.Equal(experts(choice), experts(choice)) // everything
+	free := everything(choice)
 	if groups, most := c.groups(); most < groups {
 		free = c.inGroups(choice, groups, most)
 	}
-	var hits []*graph.Node
-	for range c.PerToken {
-		hit := best(choice, free)
-		hits, free = append(hits, hit), graph.LogicalAnd(free, graph.LogicalNot(hit))
-	}
-	return hits
+	return topK(choice, free, c.PerToken)
 }
 
 // inGroups returns which experts (B,T,E) are in one of a token's groups.
 func (c Config) inGroups(choice *graph.Node, groups, most int) *graph.Node {
 	d := choice.Shape().Dimensions
 	byGroup := graph.Reshape(choice, d[0], d[1], groups, c.Experts/groups)
-	all := graph.Equal(experts(byGroup), experts(byGroup))
-	first := best(byGroup, all)
-	score := pick(byGroup, first)
-	if c.Experts > groups {
-		second := best(byGroup, graph.LogicalAnd(all, graph.LogicalNot(first)))
-		score = graph.Add(score, pick(byGroup, second))
+	two := topK(byGroup, everything(byGroup), min(2, c.Experts/groups))
+	score := pick(byGroup, two[0])
+	for _, hit := range two[1:] {
+		score = graph.Add(score, pick(byGroup, hit))
 	}
 	score = graph.Squeeze(score, -1) // (B,T,groups)
-	free := graph.Equal(experts(score), experts(score))
-	chosen := graph.LogicalNot(free)
-	for range most {
-		hit := best(score, free)
-		free, chosen = graph.LogicalAnd(free, graph.LogicalNot(hit)), graph.LogicalOr(chosen, hit)
-	}
+	chosen := anyOf(topK(score, everything(score), most))
 	chosen = graph.BroadcastToDims(graph.InsertAxes(chosen, -1), byGroup.Shape().Dimensions...)
 	return graph.Reshape(chosen, d...)
 }
@@ -148,8 +136,20 @@ func experts(x *graph.Node) *graph.Node {
 	return graph.Iota(x.Graph(), of, -1)
 }
 
+// everything is true, in x's shape.
+func everything(x *graph.Node) *graph.Node { return graph.Equal(experts(x), experts(x)) }
+
+// topK returns for each row of x where its k largest free numbers are, the largest first.
+func topK(x, free *graph.Node, k int) (hits []*graph.Node) {
+	for range k {
+		hit := best(x, free)
+		hits, free = append(hits, hit), graph.LogicalAnd(free, graph.LogicalNot(hit))
+	}
+	return hits
+}
+
 // best returns where the largest of the free numbers in each row of x is; of equal ones, and NaN counts as the least
-// number, the first. Each row must have a free one.
+// number, the first. It is nowhere in a row without free ones.
 func best(x, free *graph.Node) *graph.Node {
 	g := x.Graph()
 	lowest := graph.BroadcastToShape(graph.Infinity(g, x.DType(), -1), x.Shape())
@@ -169,27 +169,25 @@ func pick(x, hit *graph.Node) *graph.Node {
 
 // ones returns the number of hits of each expert and token (B,T,E): 0 or 1.
 func ones(hits []*graph.Node, of dtypes.DType) *graph.Node {
-	any := hits[0]
-	for _, hit := range hits[1:] {
-		any = graph.LogicalOr(any, hit)
-	}
-	return graph.ConvertDType(any, of)
+	return graph.ConvertDType(anyOf(hits), of)
 }
 
-// numbers returns the number of the expert that is hit, (B,T,k).
-func (c Config) numbers(hits []*graph.Node) *graph.Node {
+// anyOf returns where there is a hit.
+func anyOf(hits []*graph.Node) *graph.Node {
+	all := hits[0]
+	for _, hit := range hits[1:] {
+		all = graph.LogicalOr(all, hit)
+	}
+	return all
+}
+
+// numbers returns for each hit the number of its expert, (…,k), and E where there is none.
+func numbers(hits []*graph.Node) *graph.Node {
 	all := make([]*graph.Node, len(hits))
 	for j, hit := range hits {
-		all[j] = pick(experts(hit), hit)
-	}
-	return graph.Concatenate(all, -1)
-}
-
-// pickEach returns for each token and choice whether it has one that is kept, (B,T,k).
-func pickEach(kept, hits []*graph.Node) *graph.Node {
-	all := make([]*graph.Node, len(hits))
-	for j := range hits {
-		all[j] = graph.ReduceAndKeep(kept[j], graph.ReduceLogicalOr, -1)
+		number := experts(hit)
+		none := graph.AddScalar(graph.ZerosLike(number), hit.Shape().Dim(-1))
+		all[j] = graph.ReduceAndKeep(graph.Where(hit, number, none), graph.ReduceMin, -1)
 	}
 	return graph.Concatenate(all, -1)
 }
