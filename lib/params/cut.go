@@ -137,28 +137,20 @@ func (c *Cut) Stack(t *tensors.Tensor) (*tensors.Tensor, error) {
 	if c == nil {
 		return t, nil
 	}
-	full := t.Shape()
-	if err := c.check(full.Dimensions); err != nil {
-		return nil, fmt.Errorf("params: the cut of a tensor of shape %s: %w", full, err)
-	}
-	from := slices.Concat(c.Index...)
-	return c.copied(t, len(from), func(move func(to, from int)) {
-		for k, i := range from {
-			if i >= 0 {
-				move(k, i)
-			}
-		}
-	})
+	return c.taken(t, slices.Concat(c.Index...))
 }
 
 // Take returns the part of one rank, with zeros for padding. It returns errors as [Cut.Stack] does. The cut must not be
 // nil.
-func (c *Cut) Take(t *tensors.Tensor, rank int) (*tensors.Tensor, error) {
+func (c *Cut) Take(t *tensors.Tensor, rank int) (*tensors.Tensor, error) { return c.taken(t, c.Index[rank]) }
+
+// taken returns some indices of a full tensor, with zeros for padding.
+func (c *Cut) taken(t *tensors.Tensor, indices []int) (*tensors.Tensor, error) {
 	if err := c.check(t.Shape().Dimensions); err != nil {
 		return nil, fmt.Errorf("params: the cut of a tensor of shape %s: %w", t.Shape(), err)
 	}
-	return c.copied(t, c.Length(), func(move func(to, from int)) {
-		for k, i := range c.Index[rank] {
+	return c.copied(t, len(indices), func(move func(to, from int)) {
+		for k, i := range indices {
 			if i >= 0 {
 				move(k, i)
 			}
