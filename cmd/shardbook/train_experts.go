@@ -11,19 +11,14 @@ import (
 	"github.com/gomlx/gomlx/core/tensors"
 
 	"github.com/shardbook/shardbook/lib/chart"
+	"github.com/shardbook/shardbook/lib/expert"
 	"github.com/shardbook/shardbook/lib/params"
-)
-
-// The ends of the names of buffers of experts, which expert.Config.Params explains.
-const (
-	loadEnd = ".router.load"
-	keptEnd = ".router.kept"
 )
 
 // loadNames lists the parameters that are loads of experts; nil if there are none.
 func loadNames(tree params.Tree) (names []string) {
 	for _, s := range tree {
-		if strings.HasSuffix(s.Name, loadEnd) || strings.HasSuffix(s.Name, keptEnd) {
+		if strings.HasSuffix(s.Name, expert.LoadName) || strings.HasSuffix(s.Name, expert.KeptName) {
 			names = append(names, s.Name)
 		}
 	}
@@ -49,7 +44,7 @@ func measured(all params.Named[*tensors.Tensor]) (m expertMetrics, err error) {
 		if err != nil {
 			return m, err
 		}
-		if strings.HasSuffix(name, loadEnd) {
+		if strings.HasSuffix(name, expert.LoadName) {
 			m = m.with(expertMetrics{Balance: slices.Max(load), Blocks: 1})
 		} else {
 			m.Dropped += 1 - sum(load)/float64(len(load))
@@ -108,7 +103,7 @@ func (t *training) expertLoads() (list []expertLoad, err error) {
 	c := t.job.Model
 	mean := float64(t.job.Batch*c.Seq*c.Experts.PerToken) / float64(c.Experts.Experts)
 	for _, name := range t.run.loads {
-		block, ok := strings.CutSuffix(name, loadEnd)
+		block, ok := strings.CutSuffix(name, expert.LoadName)
 		if !ok {
 			continue
 		}
@@ -116,7 +111,7 @@ func (t *training) expertLoads() (list []expertLoad, err error) {
 		if err != nil {
 			return nil, err
 		}
-		kept, err := numbersOf(all, block+keptEnd)
+		kept, err := numbersOf(all, block+expert.KeptName)
 		if err != nil {
 			return nil, err
 		}

@@ -105,12 +105,16 @@ func (c Config) Validate() error {
 	return nil
 }
 
-// The names of parameters, after the layer's.
+// The names of the buffers with loads, after the layer's: see [Config.Params].
+const (
+	LoadName = ".router.load"
+	KeptName = ".router.kept"
+)
+
+// The names of other parameters.
 const (
 	routerName = ".router.w"
 	biasName   = ".router.bias"
-	loadName   = ".router.load"
-	keptName   = ".router.kept"
 	gateName   = ".experts.gate.w"
 	upName     = ".experts.up.w"
 	downName   = ".experts.down.w"
@@ -167,9 +171,9 @@ func (c Config) buffers() (names []string) {
 	if c.Router == Sigmoid {
 		names = append(names, biasName)
 	}
-	names = append(names, loadName)
+	names = append(names, LoadName)
 	if c.Capacity > 0 {
-		names = append(names, keptName)
+		names = append(names, KeptName)
 	}
 	return names
 }

@@ -33,7 +33,7 @@ func (l Layer) route(p params.Nodes, at string, x *graph.Node) routing {
 	if l.Router == Sigmoid {
 		scores = graph.Sigmoid(logits)
 		shares = graph.Div(scores, graph.ReduceAndKeep(scores, graph.ReduceSum, -1))
-		bias, load := graph.StopGradient(as(biasName)), graph.StopGradient(as(loadName))
+		bias, load := graph.StopGradient(as(biasName)), graph.StopGradient(as(LoadName))
 		bias = graph.Add(bias, graph.MulScalar(graph.Sign(graph.OneMinus(load)), l.BiasRate))
 		bias = graph.Reshape(bias, 1, 1, l.Experts)
 		choice = graph.Add(graph.StopGradient(scores), bias)
@@ -56,11 +56,11 @@ func (l Layer) route(p params.Nodes, at string, x *graph.Node) routing {
 
 	each := float64(l.Experts) / float64(l.PerToken) // so that the mean load is 1
 	load := graph.MulScalar(ones(hits, wide.DType()), each)
-	terms = append(terms, becomes(as(loadName), load, logits))
+	terms = append(terms, becomes(as(LoadName), load, logits))
 	kept := hits
 	if l.Capacity > 0 {
 		kept = l.keep(hits)
-		terms = append(terms, becomes(as(keptName), graph.MulScalar(ones(kept, wide.DType()), each), logits))
+		terms = append(terms, becomes(as(KeptName), graph.MulScalar(ones(kept, wide.DType()), each), logits))
 	}
 	r.chosen = numbers(kept)
 	if l.Balance > 0 {

@@ -142,7 +142,9 @@ func (c *Cut) Stack(t *tensors.Tensor) (*tensors.Tensor, error) {
 
 // Take returns the part of one rank, with zeros for padding. It returns errors as [Cut.Stack] does. The cut must not be
 // nil.
-func (c *Cut) Take(t *tensors.Tensor, rank int) (*tensors.Tensor, error) { return c.taken(t, c.Index[rank]) }
+func (c *Cut) Take(t *tensors.Tensor, rank int) (*tensors.Tensor, error) {
+	return c.taken(t, c.Index[rank])
+}
 
 // taken returns some indices of a full tensor, with zeros for padding.
 func (c *Cut) taken(t *tensors.Tensor, indices []int) (*tensors.Tensor, error) {
